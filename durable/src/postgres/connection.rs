@@ -513,7 +513,7 @@ impl Connections {
 
     /// Closes connections of the store's own that were not used for a time, but for one. The others
     /// prepare their statements again: the plans may be from when the server knew few records.
-    fn close_idle(&self) {
+    fn refresh(&self) {
         if self.own.is_some() {
             self.pool.manager().statement_caches.clear();
             let mut others = self.pool.status().available;
@@ -528,7 +528,7 @@ impl Connections {
 async fn tend(connections: &Weak<Connections>, mut ended: oneshot::Receiver<()>) {
     while timeout(IDLE, &mut ended).await.is_err() {
         if let Some(connections) = connections.upgrade() {
-            connections.close_idle();
+            connections.refresh();
         }
     }
     sleep(FAREWELL).await;

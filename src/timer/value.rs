@@ -373,8 +373,8 @@ pub(crate) struct SharedTimer<S: ShardState> {
     pub(crate) callback_threads: CallbackThreads,
     /// The wake-ups and the lateness, which no shard counts; the other counts are zero.
     pub(super) shared_stats: Mutex<TimerStats>,
-    /// Called when the reaper panics: makes the other half of a [`Timer`] refuse timeouts too, or
-    /// ends the operations of a purgatory.
+    /// Called when the clock panics on the reaper: makes the other half of a [`Timer`] refuse
+    /// timeouts too, or ends the operations of a purgatory.
     pub(crate) on_clock_panic: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 

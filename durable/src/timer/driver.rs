@@ -1979,7 +1979,7 @@ mod tests {
             assert!(stopped.as_mut().poll(&mut context).is_pending());
         }
         let lease = Arc::clone(&bench.driver.lease);
-        // A thread is told by the clock.
+        // A thread that waits sees by itself that the lease has ended.
         lease.set(Lease::now() + SECOND / 50);
         let limit = Lease::now() + 60 * SECOND;
         assert!(StopToken(run).wait(60 * SECOND) && Lease::now() < limit);

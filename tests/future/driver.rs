@@ -196,3 +196,38 @@ const _: () = {
     const fn is_task<F: Send + 'static>() {}
     is_task::<Driver<fn(Duration) -> Sleep, Sleep>>();
 };
+
+/// The waker of a driver whose executor lets time pass when a task is woken.
+struct Advances(ManualClock);
+
+impl Wake for Advances {
+    fn wake(self: Arc<Self>) {
+        self.0.advance(SECOND);
+    }
+}
+
+/// The first shard that a shutdown closes wakes the driver, before the other shards are closed.
+#[test]
+fn a_waker_of_a_driver_may_advance_the_clock_during_a_shutdown() {
+    let (ended, ends) = mpsc::channel();
+    thread::spawn(move || {
+        let clock = ManualClock::new();
+        let builder = Timer::builder().clock(clock.clone()).shards(2);
+        let built = builder.build_with_driver(|_| std::future::pending::<()>());
+        let (timer, mut driver) = built.expect("the settings are valid");
+        // Threads use the shards in turn.
+        let threads: Vec<_> = (0..32)
+            .map(|_| {
+                let mut sleep = timer.sleep(SECOND);
+                thread::spawn(move || (poll(&mut sleep).is_pending(), sleep))
+            })
+            .collect();
+        let sleeps: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(sleeps.iter().all(|(is_pending, _)| *is_pending));
+        let waker = Waker::from(Arc::new(Advances(clock)));
+        assert!(poll_with(&mut driver, &waker).is_pending());
+        timer.shutdown();
+        ended.send(()).unwrap();
+    });
+    assert_eq!(ends.recv_timeout(Duration::from_secs(20)), Ok(()), "the shutdown never returns");
+}

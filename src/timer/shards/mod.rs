@@ -213,12 +213,14 @@ impl<S: ShardState> Shards<S> {
         self.all.iter().map(|shard| shard.published()).min().unwrap_or(Tick::MAX)
     }
 
-    /// Returns the tick of the next turn; `None` if no timeout is pending.
+    /// Returns the tick of the next turn; `None` if no timeout is pending or a shutdown has begun:
+    /// a turn then does nothing, and a clock that takes turns until none is due would not end.
     ///
     /// A cancelled timeout may make the published expirations too early, but this tick only if its
     /// bucket has other timeouts. The call takes each shard's lock for a moment.
     pub(super) fn next_turn(&self) -> Option<Tick> {
-        self.lock_each().filter_map(|shard| shard.next_turn()).min()
+        let is_open = !self.is_shut_down();
+        is_open.then(|| self.lock_each().filter_map(|shard| shard.next_turn()).min()).flatten()
     }
 
     /// Announces that the reaper sleeps until the next expiration, or until `latest` if that is

@@ -92,14 +92,14 @@ impl<T: Send + 'static> DelayQueue<T> {
         self.timer.schedule_at(instant, value)
     }
 
-    /// Cancels a value that is not due and returns it; `None` if it is due, or was received,
-    /// cancelled or returned before.
+    /// Cancels a value that the reaper has not moved to the due ones and returns it; `None` if the
+    /// reaper has, or the value was received, cancelled or returned before.
     pub fn cancel(&self, key: TimeoutKey) -> Option<T> {
         self.timer.cancel(key)
     }
 
-    /// Moves the deadline of a value that is not due to `delay` from now. Returns whether there was
-    /// such a value.
+    /// Moves the deadline of a value to `delay` from now, if [`cancel`](Self::cancel) could cancel
+    /// the value. Returns whether there was such a value.
     pub fn reset(&self, key: TimeoutKey, delay: Duration) -> bool {
         self.timer.reset(key, delay)
     }

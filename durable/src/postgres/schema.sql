@@ -1,4 +1,8 @@
--- Every name is in the schema that replaces {schema}.
+-- Every name is in the schema that replaces {schema}, or the server's. In the search path, a function or operator of
+-- another role may fit better than the server's, and would run with the rights of its caller. Triggers of users
+-- need the path, so the bodies of functions name pg_catalog instead where no arguments fit exactly.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 -- With `IF NOT EXISTS`, the owner of a schema would need a right to create others.
 DO $$ BEGIN
     IF to_regnamespace('"{schema}"') IS NULL THEN CREATE SCHEMA "{schema}"; END IF;
@@ -12,7 +16,7 @@ CREATE SEQUENCE {schema}.token;
 -- A worker whose lease was taken away has one until 1970, as long as another transaction locks a record
 -- of it. One with a name takes over the records of an earlier one.
 CREATE TABLE {schema}.workers (
-    id bigint PRIMARY KEY DEFAULT nextval('{schema}.token'),
+    id bigint PRIMARY KEY DEFAULT pg_catalog.nextval('{schema}.token'),
     lease_until timestamptz NOT NULL,
     name text UNIQUE
 );
@@ -26,7 +30,7 @@ CREATE TABLE {schema}.timeouts (
     id text COLLATE "C" PRIMARY KEY CHECK (octet_length(id) BETWEEN 1 AND 255),
     due timestamptz NOT NULL,
     next_at timestamptz NOT NULL,
-    token bigint NOT NULL DEFAULT nextval('{schema}.token'),
+    token bigint NOT NULL DEFAULT pg_catalog.nextval('{schema}.token'),
     worker bigint,
     attempt integer NOT NULL DEFAULT 0,
     state smallint NOT NULL DEFAULT 0,
@@ -172,7 +176,7 @@ REVOKE EXECUTE ON FUNCTION {schema}.trim_history(), {schema}.count_changes() FRO
 
 -- Tells the workers of a queue, or all, that a timeout is due at a time, in microseconds since 1970.
 CREATE FUNCTION {schema}.notify_due(due timestamptz, queue text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('{schema}', concat((extract(epoch FROM due) * 1000000)::bigint, ' 0', ' ' || queue))
+    SELECT pg_notify('{schema}', (extract(epoch FROM due) * 1000000.0)::bigint || ' 0' || coalesce(' ' || queue, ''))
     WHERE due < clock_timestamp() + interval '1 hour'
 $$;
 
@@ -195,7 +199,7 @@ CREATE FUNCTION {schema}.schedule(
     SELECT {schema}.notify_due(new_due, new_queue);
     SELECT {schema}.add_queue(new_queue);
     INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload, queue, priority, key)
-    VALUES (new_id, new_due, new_due, nextval('{schema}.token'), new_repeat, new_payload,
+    VALUES (new_id, new_due, new_due, pg_catalog.nextval('{schema}.token'), new_repeat, new_payload,
         new_queue, new_priority, new_key)
     ON CONFLICT (id) DO UPDATE SET
         due = excluded.due, next_at = excluded.next_at, token = excluded.token, repeat = excluded.repeat,
@@ -231,7 +235,7 @@ CREATE FUNCTION {schema}.reschedule(old_id text, new_due timestamptz) RETURNS te
 BEGIN
     WHILE EXISTS (SELECT FROM {schema}.timeouts WHERE id = old_id AND state < 3) LOOP
         UPDATE {schema}.timeouts SET
-            due = new_due, next_at = new_due, token = nextval('{schema}.token'), worker = NULL, attempt = 0,
+            due = new_due, next_at = new_due, token = pg_catalog.nextval('{schema}.token'), worker = NULL, attempt = 0,
             state = 0
         WHERE id = old_id AND state < 3 AND NOT begun;
         IF FOUND THEN
@@ -275,7 +279,8 @@ BEGIN
         DELETE FROM {schema}.timeouts WHERE id = old_id AND token = old_token AND state + 0 = 1;
     ELSE
         UPDATE {schema}.timeouts SET
-            due = coalesce(again, due), next_at = coalesce(again, next_at), token = nextval('{schema}.token'),
+            due = coalesce(again, due), next_at = coalesce(again, next_at),
+            token = pg_catalog.nextval('{schema}.token'),
             worker = NULL, begun = false, error = fault,
             attempt = CASE WHEN fault IS NULL THEN 0 ELSE attempt END,
             state = CASE WHEN fault IS NULL THEN 0 ELSE 3 END

@@ -38,7 +38,8 @@ pub(super) const WRITE: &str = "
     ), put AS (
         INSERT INTO {schema}.timeouts AS t
             (id, due, next_at, token, repeat, payload, previous, queue, priority, key)
-        SELECT id, at, at, nextval('{schema}.token'), repeat, payload, 3 * kind, queue, priority, key
+        SELECT id, at, at, pg_catalog.nextval('{schema}.token'), repeat, payload, 3 * kind, queue,
+            priority, key
         FROM new WHERE kind <= 1
         ON CONFLICT (id) DO UPDATE SET
             due = excluded.due, next_at = excluded.next_at, token = excluded.token,
@@ -61,7 +62,7 @@ pub(super) const WRITE: &str = "
     ), moved AS (
         UPDATE {schema}.timeouts t SET
             state = CASE new.kind WHEN 7 THEN 3 ELSE 0 END,
-            worker = NULL, begun = false, token = nextval('{schema}.token'),
+            worker = NULL, begun = false, token = pg_catalog.nextval('{schema}.token'),
             next_at = CASE WHEN new.kind IN (6, 10) THEN greatest(new.at, least(t.due, t.next_at))
                 ELSE coalesce(new.at, t.next_at) END,
             due = CASE WHEN new.kind IN (4, 8) THEN new.at ELSE t.due END,
@@ -140,7 +141,7 @@ pub(super) const CLAIM: &str = "
                 $10 AND attempt = 0 AND repeat IS NULL AND key IS NULL AND next_at <= $9 AS begins
             FROM {schema}.timeouts
             WHERE EXISTS (SELECT FROM {schema}.workers
-                    WHERE id = $1 AND lease_until > to_timestamp(0) FOR KEY SHARE)
+                    WHERE id = $1 AND lease_until > pg_catalog.to_timestamp(0) FOR KEY SHARE)
                 AND ($11 OR NOT EXISTS (SELECT FROM {schema}.pauses WHERE name = $7 AND is_paused))
                 AND state = 0 AND queue = $7 AND priority = level AND next_at >= $2 AND next_at < $3
                 AND ($6 OR repeat IS NULL OR split_part(repeat, ' ', 2) <> 'cron')
@@ -156,7 +157,7 @@ pub(super) const CLAIM: &str = "
         ) sizes WHERE before < $5 AND place <= $4
     )
     UPDATE {schema}.timeouts t SET
-        state = 1, worker = $1, token = nextval('{schema}.token'), begun = begins,
+        state = 1, worker = $1, token = pg_catalog.nextval('{schema}.token'), begun = begins,
         attempt = attempt + begins::integer
     FROM fitting WHERE t.ctid = fitting.spot
     RETURNING {columns}";
@@ -173,7 +174,8 @@ pub(super) const AFTER_CLAIM: &str = "
         ) t),
         (SELECT min(lease_until) FROM {schema}.workers w WHERE id <> $1 AND $6
             AND EXISTS (SELECT FROM {schema}.timeouts t WHERE t.worker = w.id)),
-        EXISTS (SELECT FROM {schema}.workers WHERE id = $1 AND lease_until > to_timestamp(0)),
+        EXISTS (SELECT FROM {schema}.workers
+            WHERE id = $1 AND lease_until > pg_catalog.to_timestamp(0)),
         clock_timestamp()";
 
 /// Locks the keys of records for the rest of the transaction, so that no other begin counts their
@@ -296,7 +298,7 @@ pub(super) const RENEW: &str = "
         WHEN workers.lease_until > $2::timestamptz + interval '1 minute' THEN $2
         ELSE greatest(workers.lease_until, $2) END
     FROM {schema}.workers old
-    WHERE workers.id = $1 AND old.id = $1 AND workers.lease_until > to_timestamp(0)
+    WHERE workers.id = $1 AND old.id = $1 AND workers.lease_until > pg_catalog.to_timestamp(0)
     RETURNING old.lease_until >= $3, clock_timestamp()";
 
 /// Locks workers whose lease ended before a time. A claim under way ends first, or is passed over.
@@ -309,13 +311,13 @@ pub(super) const LOCK_NAMED: &str = "SELECT id FROM {schema}.workers WHERE name 
 
 /// Ends the leases of workers that an earlier statement of the transaction has locked.
 pub(super) const END_LEASES: &str = "
-    UPDATE {schema}.workers SET lease_until = to_timestamp(0), name = NULL WHERE id = ANY($1)";
+    UPDATE {schema}.workers SET lease_until = pg_catalog.to_timestamp(0), name = NULL WHERE id = ANY($1)";
 
 /// Makes records of these workers pending that have other tokens, but for those that are locked.
 /// The server hashes the tokens of a subquery, and compares each record with all of an array.
 pub(super) const TAKE: &str = "
     UPDATE {schema}.timeouts t SET
-        state = 0, worker = NULL, begun = false, token = nextval('{schema}.token')
+        state = 0, worker = NULL, begun = false, token = pg_catalog.nextval('{schema}.token')
     WHERE t.id IN (
         SELECT id FROM {schema}.timeouts
         WHERE worker = ANY ($1) AND token NOT IN (SELECT unnest($2::bigint[]))

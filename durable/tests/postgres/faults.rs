@@ -222,6 +222,34 @@ fn a_role_without_ddl_suffices_for_tables_that_exist_and_a_compatible_version_is
     assert_eq!(reason(connected), StoreErrorReason::NewerVersion);
 }
 
+/// Functions whose arguments fit better than those of the server, in a schema of the search path.
+/// Before version 15, any role may create some in `public`.
+#[test]
+fn functions_of_other_roles_are_not_called() {
+    let Some((server, store, mut client, _)) = stored() else { return };
+    let others = "GRANT CREATE ON SCHEMA public TO PUBLIC; CREATE ROLE other; SET ROLE other;
+        CREATE FUNCTION public.called() RETURNS bigint LANGUAGE plpgsql
+            AS $$ BEGIN RAISE 'as %', current_user; END $$;
+        CREATE FUNCTION public.nextval(text) RETURNS bigint LANGUAGE sql
+            AS 'SELECT public.called()';
+        CREATE FUNCTION public.to_timestamp(integer) RETURNS timestamptz LANGUAGE sql
+            AS 'SELECT now() FROM public.called()';
+        CREATE FUNCTION public.concat(bigint, text, text) RETURNS text LANGUAGE sql
+            AS 'SELECT public.called()::text'; RESET ROLE";
+    client.batch_execute(others).expect("functions");
+    let timer = DurableTimer::builder(store).build_blocking(|_| Ok(())).expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    assert!(timer.finish(LONG).wait().expect("finish"));
+    assert_eq!(timer.stats().acknowledged, 1);
+    let schedule = "SELECT delaywheel.schedule('b', now(), ''), delaywheel.reschedule('b', now())";
+    client.batch_execute(schedule).expect("in a transaction of the user");
+    // The default of the tokens keeps what it found when the tables were made.
+    PostgresStore::migrate_blocking(&server.parameters(), "later", NoTls).expect("migrate");
+    let copy =
+        "INSERT INTO later.timeouts (id, due, next_at, payload) VALUES ('c', now(), now(), '')";
+    client.batch_execute(copy).expect("as COPY does");
+}
+
 /// After a failover, the address leads to another server. Or the server refuses the plan of a
 /// prepared statement whose result has other types by now, or ends the session.
 #[test]

@@ -27,6 +27,38 @@ fn column(client: &mut postgres::Client, sql: &str) -> Vec<String> {
     client.query(sql, &[]).expect(sql).iter().map(|row| row.get(0)).collect()
 }
 
+/// Into the tables that `migrate` has made. Their rows, a version and the default queue, would be
+/// in the way.
+#[test]
+fn a_dump_of_the_data_is_restored_and_its_queues_are_seen() {
+    let Some((server, store, mut client, now)) = stored() else { return };
+    client.batch_execute("CREATE DATABASE copy").expect("database");
+    let new = NewTimeout::new("a", now.saturating_add(LONG), b"").expect("valid");
+    let new = new.queue("charges").expect("valid");
+    store.write(now, &[Command::Schedule(new)]).block_on().expect("schedule");
+    let mut dump = server.command("pg_dump");
+    dump.args(["-n", "delaywheel", "--data-only", "--disable-triggers", "-d"]);
+    let dump = dump.arg(server.parameters()).output().expect("pg_dump").stdout;
+    let parameters = server.parameters().replace("dbname=postgres", "dbname=copy");
+    let copy = open(&parameters, "delaywheel");
+    let tables =
+        ["version", "workers", "timeouts", "queues", "pauses", "permits", "history", "counts"];
+    let tables = tables.map(|table| format!("delaywheel.{table}")).join(", ");
+    let mut other = postgres::Client::connect(&parameters, postgres::NoTls).expect("connect");
+    other.batch_execute(&format!("TRUNCATE {tables}")).expect("as the README says");
+    let mut restore = server.command("psql");
+    let (stdin, stdout) = (std::process::Stdio::piped(), std::process::Stdio::null());
+    let restore = restore.args(["-X", "-d"]).arg(&parameters).stdin(stdin).stdout(stdout);
+    let mut restore = restore.spawn().expect("psql");
+    let mut input = restore.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut input, &dump).expect("restore");
+    drop(input);
+    assert!(restore.wait().expect("psql").success());
+    assert_eq!(copy.count().block_on().expect("count").live, 1);
+    let times = Query::Times { from: WallTime::MIN, until: WallTime::MAX, after: None };
+    assert_eq!(copy.list(&times, 9).block_on().expect("list").len(), 1, "the queue has no row");
+}
+
 #[test]
 fn views_show_what_is_due_dead_claimed_and_by_the_hour() {
     let Some((_server, store, mut client, now)) = stored() else { return };

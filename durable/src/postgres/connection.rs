@@ -285,7 +285,8 @@ impl Opener {
             let options = format!("{old} {OPTIONS} -c delaywheel.mark={}", self.mark);
             config.options(options.trim());
         }
-        if self.is_shuffled.load(SeqCst) {
+        // A standby alone serves reads.
+        if self.is_shuffled.load(SeqCst) && config.get_hosts().len() > 1 {
             config.load_balance_hosts(LoadBalanceHosts::Random);
             if config.get_target_session_attrs() == TargetSessionAttrs::Any {
                 // A standby that is before the primary would refuse what the store writes.
@@ -686,9 +687,8 @@ impl Session {
         if let (true, Some(own)) = (are_stale, &self.connections.own) {
             self.connections.pool.retain(|_, _| false);
             let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
-            // Otherwise the next connection is to the first address again. A standby alone serves
-            // reads.
-            if is_standby && own.config.get_hosts().len() > 1 {
+            // Otherwise the next connection is to the first address again.
+            if is_standby {
                 own.is_shuffled.store(true, SeqCst);
             }
         }
@@ -876,6 +876,29 @@ mod tests {
             block_on(store.enter(WallTime::MIN, lease, None)).expect_err("no server");
             let limits = [false, true].map(|is_quick| connections.limit(is_quick).as_secs());
             assert_eq!(limits, [35, quick], "after a lease of {lease:?}");
+        }
+    }
+
+    /// The only address is one of a standby, which serves reads, and did not answer for a time.
+    #[test]
+    fn a_store_with_one_address_never_asks_for_a_primary() {
+        for (parameters, expected) in [
+            ("host=standby", TargetSessionAttrs::Any),
+            ("host=gone,primary", TargetSessionAttrs::ReadWrite),
+        ] {
+            let asked = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&asked);
+            let connect: Connect = Arc::new(move |config: Config, _, _| {
+                seen.lock().push(config.get_target_session_attrs());
+                Box::pin(pending())
+            });
+            let config: Config = parameters.parse().expect("parameters");
+            let connections = Connections::open(config, connect, "s").expect("start");
+            for _ in 0..2 {
+                let taken = connections.take(Duration::from_millis(20), false);
+                assert!(connections.driver.block_on(taken).is_err(), "no server");
+            }
+            assert_eq!(asked.lock().last(), Some(&expected), "{parameters}");
         }
     }
 

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::{
     commit::{CommitQueue, Failed, Job, Reply, drop_jobs, locked, tell, write_group},
     delivery::{Delivery, Lease, Run, Verdict},
-    driver::{Claimed, Driver, DriverSettings, LaneClaim, Returned, Step, following, left_at},
+    driver::{Claimed, Driver, DriverSettings, LaneClaim, Returned, Step, following},
     executor::{CallThread, Handler, contain, run_contained},
     stats::Counters,
 };
@@ -467,7 +467,10 @@ impl Core {
                 emit!(warn, "a delivery was not started: no task, no lease, or a shutdown");
                 Settlement::Release
             }
-            Verdict::Left(error) => Settlement::Leave { at: left_at(&record, now), error },
+            Verdict::Left(error) => {
+                let at = now.saturating_add(self.counters.left.next(&record));
+                Settlement::Leave { at, error }
+            }
             Verdict::Failed(error, when) => {
                 let backoff = self.queues[driver].settings.queue.backoff;
                 backoff.settle(record.attempt, error, now, when)

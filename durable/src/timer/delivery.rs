@@ -309,8 +309,8 @@ impl Delivery {
     }
 
     /// Leaves the timeout to another worker, which may know what this one does not: its payload,
-    /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds,
-    /// and later up to 10 minutes.
+    /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
+    /// From the third time on that this process leaves it, the time doubles, up to 10 minutes.
     pub fn leave(self, error: impl fmt::Display) {
         self.end(Verdict::Left(error.to_string()));
     }

@@ -43,7 +43,7 @@ use super::{
     delivery::{Lease, Run},
     executor::contain,
     held::{Held, Lane, Reason, Size, Waiting, rank, time},
-    policy::Backoff,
+    policy::{Backoff, LEFT},
     stats::Counters,
 };
 use crate::{
@@ -97,12 +97,6 @@ const RECHECK: Duration = Duration::from_secs(1_800);
 
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-
-/// Least delay of a timeout that this process leaves to others.
-const LEFT: Duration = Duration::from_secs(5);
-
-/// The longest one. The delay doubles each time: it may be that no worker can deliver the timeout.
-const MAX_LEFT: Duration = Duration::from_secs(600);
 
 /// For how long a worker that left a cron timeout to others claims none from a shared store.
 const CRON_PAUSE: Duration = Duration::from_secs(1);
@@ -1043,9 +1037,9 @@ impl Driver {
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
         emit!(warn, id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.cron_at = turn.now.saturating_add(CRON_PAUSE);
-        let at = left_at(record, turn.now);
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
+        let at = turn.now.saturating_add(turn.counters.left.next(record));
         self.settle(record.claim(), Settlement::Leave { at, error }, turn);
     }
 
@@ -1242,11 +1236,6 @@ impl Driver {
 /// Returns a time of the monotonic clock as a tick of a microsecond.
 fn span_tick(span: Duration) -> Tick {
     Tick::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
-}
-
-/// Returns until when a timeout waits that this process leaves to others.
-pub(super) fn left_at(record: &Record, now: WallTime) -> WallTime {
-    now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT))
 }
 
 fn lacks_zone(record: &Record) -> bool {

@@ -1,12 +1,43 @@
-//! When a delivery that failed is tried again.
+//! When a delivery that failed is tried again, and one that was left to other workers.
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
 use crate::{
     error::InputError,
+    record::{Record, TimeoutId},
     store::Settlement,
     time::{WallTime, When},
 };
+
+/// Least delay of a timeout that this process leaves to others.
+pub(super) const LEFT: Duration = Duration::from_secs(5);
+
+/// The longest one. The delay doubles: it may be that no worker can deliver the timeout.
+const MAX_LEFT: Duration = Duration::from_secs(600);
+
+/// Number of timeouts whose delays are kept.
+const MOST_LEFT: usize = 10_000;
+
+/// How long timeouts were left to others, by id and due time.
+#[derive(Debug, Default)]
+pub(crate) struct Left(Mutex<FxHashMap<(TimeoutId, WallTime), Duration>>);
+
+impl Left {
+    /// Returns the delay of a timeout that is left now.
+    pub(super) fn next(&self, record: &Record) -> Duration {
+        let mut left = self.0.lock();
+        if left.len() == MOST_LEFT {
+            left.clear();
+        }
+        // Another worker may have been too busy the first time: the second delay is no longer.
+        let delay = left.entry((record.id.clone(), record.due)).or_insert(LEFT / 4);
+        *delay = (*delay * 2).min(MAX_LEFT);
+        LEFT.max(*delay)
+    }
+}
 
 /// Delays between the attempts of a delivery, and their number.
 ///

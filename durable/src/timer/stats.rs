@@ -11,6 +11,8 @@ use std::mem;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
+use super::policy::Left;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a timer was built, and the numbers of records that it holds now.
@@ -51,6 +53,7 @@ macro_rules! counters {
             held: Mutex<(usize, usize, usize)>,
             pub(super) lateness: Durations,
             pub(super) store_latency: Durations,
+            pub(super) left: Left,
         }
 
         impl Counters {

@@ -631,8 +631,13 @@ impl Driver {
 
     fn check(&mut self, turn: &mut Turn<'_>) -> StoreResult<()> {
         // The record of one that its handler has acknowledged is gone.
-        let is_open = |run: &&Arc<Run>| !run.is_stopped() && !run.is_acknowledged.load(SeqCst);
-        let runs: Vec<_> = self.runs().filter(is_open).cloned().collect();
+        // One that a lapsed lease has stopped is a delivery of its key until another call ends it.
+        let is_open = |delivering: &&Delivering| {
+            let Delivering { run, slot, .. } = delivering;
+            (!run.is_stopped() || slot.is_some()) && !run.is_acknowledged.load(SeqCst)
+        };
+        let open = self.delivering.values().filter(is_open);
+        let runs: Vec<_> = open.map(|delivering| Arc::clone(&delivering.run)).collect();
         let claims: Vec<_> = runs.iter().map(|run| run.claim.clone()).collect();
         if claims.is_empty() {
             return Ok(());
@@ -1630,6 +1635,26 @@ mod tests {
             }
             assert_eq!(bench.steps(9).len(), 1, "lost: {is_lost}");
         }
+    }
+
+    /// The store has not given the timeout away, and renews the lease. The handler runs on.
+    #[test]
+    fn a_delivery_whose_lease_has_ended_does_not_count_for_its_key_after_a_cancel() {
+        let mut bench = Bench::new(0);
+        bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
+        let new = |id| new(id, bench.now).key("key").expect("valid");
+        bench.schedule([new("a"), new("b")]);
+        let begun = bench.steps(5);
+        assert_eq!(begun.len(), 1);
+        assert!(bench.driver.runs().all(|run| run.start(bench.start)));
+        bench.driver.lease.set(Duration::ZERO);
+        bench.steps(5);
+        assert!(bench.driver.lease.is_valid() && bench.driver.runs().all(|run| run.is_stopped()));
+        let cancel = Command::Cancel(begun[0].id.clone());
+        bench.store.write(bench.now, &[cancel]).block_on().expect("write");
+        bench.driver.notice(None, WallTime::MIN);
+        bench.pass(30 * SECOND);
+        assert_eq!(ids(&bench.steps(9)), ["b"], "no delivery of the key is current");
     }
 
     /// Another transaction has locked the records, and may hold them for long.

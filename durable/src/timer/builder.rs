@@ -134,9 +134,9 @@ impl Queue {
     /// whose timeout was cancelled or replaced, does not count, though it may still run.
     ///
     /// All workers of the queue must have the same limit. If another worker delivers as many of a
-    /// key, this one tries again after 100 milliseconds, and then less often: each 2 seconds at
-    /// least. The other one may begin its next ones of the key meanwhile, so the oldest timeout of
-    /// a busy key may wait for long.
+    /// key, this one tries again after 100 milliseconds, and then less often for some 2 seconds.
+    /// Then it leaves its timeouts of the key to others, for 2 seconds at least. So the oldest
+    /// timeout of a busy key may wait for those that the other worker has in memory.
     #[must_use]
     pub fn key_limit(mut self, limit: NonZeroUsize) -> Self {
         self.settings.key_limit = Some(limit);

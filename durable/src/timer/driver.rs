@@ -315,7 +315,8 @@ impl Driver {
         let has_due = backlog.at.is_some() || window.floor <= now;
         let has_due = has_due && !self.is_closing;
         let is_settling = !self.delivering.is_empty() || !self.settling.is_empty();
-        let is_busy = is_settling || self.is_claiming() || self.held().1 + self.occupied() > 0;
+        let is_held = self.held().1 + self.occupied() > 0 || self.held.passes_over_keys();
+        let is_busy = is_settling || self.is_claiming() || is_held;
         is_waiting && !has_due && !is_busy && !self.is_doubtful
     }
 
@@ -524,7 +525,9 @@ impl Driver {
         if lapsed || self.recheck_at.is_some_and(|recheck| recheck <= turn.now) {
             self.claim_soon(turn.now);
         }
-        self.held.expire(turn.now);
+        if self.held.expire(turn.now) {
+            self.claim_soon(turn.now);
+        }
         if self.is_stalled() {
             let held = self.held.take_lanes();
             self.release(&held, turn);
@@ -1017,6 +1020,10 @@ impl Driver {
                 }
                 Begun::Void => turn.counters.fenced.add(1),
                 Begun::Locked => self.held.retry(waiting, LOCKED, turn.now),
+                Begun::Busy if waiting.is_tried_for_long() => {
+                    let given = self.held.pass_over(waiting, turn.now);
+                    self.release(&given, turn);
+                }
                 Begun::Busy => self.held.retry(waiting, BUSY, turn.now),
                 Begun::Paused => {
                     // All of them go back, and the next notice of the queue makes the worker claim.
@@ -1612,6 +1619,44 @@ mod tests {
                 assert!(ends.iter().filter(|id| id.starts_with(key)).is_sorted(), "{ends:?}");
             }
         }
+    }
+
+    /// Another worker delivers timeouts of the key without a pause.
+    #[test]
+    fn timeouts_of_a_key_that_another_worker_delivers_go_to_that_worker() {
+        let mut bench = Bench::new(0);
+        let mut other = Bench::on(&bench.store, bench.now);
+        for bench in [&mut bench, &mut other] {
+            bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
+        }
+        let of_key = |id: &str, due| new(id, due).key("key").expect("valid");
+        other.schedule([of_key("first", bench.now)]);
+        let mut begun = other.steps(3);
+        bench.schedule(["old", "older"].map(|id| of_key(id, bench.now)));
+        assert_eq!((begun.len(), bench.steps(3).len()), (1, 0), "the key is busy");
+        for number in 0..200 {
+            if number > 80 && bench.driver.held.passes_over_keys() {
+                break;
+            }
+            let record = begun.pop().expect("one of the key runs");
+            other.acknowledge(&record);
+            other.schedule([of_key(&format!("new {number}"), other.now)]);
+            other.driver.notice(None, WallTime::MIN);
+            begun = other.steps(3);
+            bench.pass(SECOND / 10);
+            other.pass(SECOND / 10);
+            assert_eq!(bench.steps(3), []);
+        }
+        let left = bench.store.records();
+        assert!(left.iter().all(|record| record.id.as_str().starts_with("new")), "{left:?}");
+        // Once the key is free, this worker delivers it without a notice.
+        other.acknowledge(&begun.remove(0));
+        other.deliver(5);
+        bench.schedule([of_key("last", bench.now)]);
+        assert!(!bench.driver.is_idle(bench.now), "timeouts of the key may be due");
+        let next = bench.driver.next_step().expect("it passes over the key for a time");
+        bench.pass(next.since(bench.now).min(2 * SECOND));
+        assert_eq!(ids(&bench.deliver(3)), ["last"]);
     }
 
     /// Their handlers run on.

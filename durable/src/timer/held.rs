@@ -19,7 +19,7 @@ use crate::{
 /// Most due records that go back to the store if a full window must take another one.
 const EVICTED: usize = 64;
 
-/// Most of the times until the next try.
+/// Most of the times until the next try, and how long claims pass over a key of others.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// How long a last attempt runs before another one begins beside it.
@@ -60,6 +60,10 @@ impl Waiting {
     pub(super) fn new(record: Record) -> Self {
         Self { record, slot: None, delay: Duration::ZERO }
     }
+
+    pub(super) fn is_tried_for_long(&self) -> bool {
+        self.delay >= MAX_DELAY / 2
+    }
 }
 
 /// Records that are due, by priority and oldest first.
@@ -91,6 +95,8 @@ pub(super) struct Held {
     waits: FxHashMap<Reason, Due>,
     is_turn_of_window: bool,
     slots: FxHashMap<Name, usize>,
+    /// Keys that other workers deliver, and until when claims pass over them.
+    passed: FxHashMap<Name, WallTime>,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
     /// Of all records, and of those that wait for a delivery.
@@ -121,13 +127,18 @@ impl Held {
         self.in_lane(Lane::Window) + self.in_lane(Lane::Backlog)
     }
 
-    /// Returns the keys of which records wait for a delivery, or did until there was no room.
+    /// Returns the keys of which records wait for a delivery, or did until there was no room or
+    /// other workers had delivered the key for long.
     pub(super) fn parked_keys(&self) -> Vec<Name> {
         let key = |reason: &Reason| match reason {
             Reason::Key(key) => Some(key.clone()),
             _ => None,
         };
-        self.waits.keys().filter_map(key).collect()
+        self.waits.keys().filter_map(key).chain(self.passed.keys().cloned()).collect()
+    }
+
+    pub(super) fn passes_over_keys(&self) -> bool {
+        !self.passed.is_empty()
     }
 
     pub(super) fn tokens(&self) -> impl Iterator<Item = u64> {
@@ -137,7 +148,12 @@ impl Held {
     }
 
     pub(super) fn next_expiration(&self) -> Option<WallTime> {
-        self.wheel.next_expiration().map(time)
+        self.wheel
+            .next_expiration()
+            .map(time)
+            .into_iter()
+            .chain(self.passed.values().copied())
+            .min()
     }
 
     /// Returns the first time from `now` on at which a record waits only for a handler.
@@ -176,12 +192,33 @@ impl Held {
         add(&mut self.waits, reason, waiting);
     }
 
-    pub(super) fn expire(&mut self, now: WallTime) {
+    /// Returns whether claims do not pass over a key any more.
+    pub(super) fn expire(&mut self, now: WallTime) -> bool {
         for waiting in self.wheel.advance(tick(now)).map(|expired| expired.value) {
             debug_assert!(waiting.record.next <= now, "a record is early");
             self.tries -= usize::from(!waiting.delay.is_zero());
             add(&mut self.waits, Reason::Handler(Lane::Window), waiting);
         }
+        let passed = self.passed.len();
+        self.passed.retain(|_, until| *until > now);
+        self.passed.len() < passed
+    }
+
+    /// Takes out a record of a key that other workers deliver without a pause, and the records that
+    /// wait for it: so the other workers begin the oldest one next.
+    pub(super) fn pass_over(&mut self, waiting: Waiting, now: WallTime) -> Vec<Record> {
+        let mut all = vec![waiting.record];
+        let Some(key) = waiting.slot else { return all };
+        let is_only = self.slots.get(&key) == Some(&1);
+        let behind = is_only.then(|| self.waits.remove(&Reason::Key(key.clone()))).flatten();
+        for waiting in behind.into_iter().flat_map(Due::into_values) {
+            self.parked.subtract(&waiting);
+            self.size.subtract(&waiting);
+            all.push(waiting.record);
+        }
+        self.free(Some(&key));
+        self.passed.insert(key, now.saturating_add(MAX_DELAY));
+        all
     }
 
     fn resume(&mut self, reason: &Reason) -> Option<()> {

@@ -149,6 +149,12 @@ impl Error for StoreError {
     }
 }
 
+/// Returns the texts of an error and of its causes.
+pub(crate) fn causes(error: &dyn Error) -> String {
+    let errors = std::iter::successors(Some(error), |&error| error.source());
+    errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// Error of an operation of a [`DurableTimer`](crate::DurableTimer).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

@@ -107,7 +107,7 @@ impl Queue {
                 let Some(delivery) = delivery.start() else { return };
                 match handler(delivery).await {
                     (delivery, Ok(())) => delivery.acknowledge(),
-                    (delivery, Err(error)) => delivery.fail(&error),
+                    (delivery, Err(error)) => delivery.fail(&error, &format!("{error:#}")),
                 }
             }));
         };
@@ -304,7 +304,8 @@ impl DurableTimerBuilder {
 
     /// Starts a timer with a blocking handler, which runs on threads of the timer.
     ///
-    /// `Ok` acknowledges the delivery. An error or a panic counts as a failed attempt.
+    /// `Ok` acknowledges the delivery. An error or a panic counts as a failed attempt; the store
+    /// keeps the text of the error and of its causes, up to 1,000 characters.
     pub fn build_blocking<F>(self, handler: F) -> Result<DurableTimer, BuildError>
     where
         F: Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
@@ -320,8 +321,8 @@ impl DurableTimerBuilder {
     /// [`max_deliveries`](Self::max_deliveries) tasks run at once, and as many that have exceeded
     /// their [`handler_limit`](Self::handler_limit).
     ///
-    /// `Ok` acknowledges the delivery. An error counts as a failed attempt, and so does a future
-    /// that panics or is dropped after its first poll. A task that never ran is no attempt: if
+    /// `Ok` acknowledges the delivery. An error counts as a failed attempt, with its text as `{:#}`
+    /// writes it, and so does a future that panics or is dropped after its first poll. A task that never ran is no attempt: if
     /// `spawn` panics or drops it, the timer emits a warning and tries again within a second.
     ///
     /// # Examples

@@ -1,6 +1,7 @@
 //! One attempt to deliver a timeout, and how it may end.
 
 use std::{
+    any::Any,
     fmt,
     future::{Future, poll_fn},
     sync::{
@@ -283,12 +284,14 @@ impl Delivery {
         self.end(Verdict::Done);
     }
 
-    pub(super) fn fail(self, error: &(impl fmt::Display + 'static)) {
+    /// Ends the delivery by the error of a handler, and the text of that error.
+    #[cfg_attr(not(feature = "serde"), expect(unused_variables, reason = "it has no version"))]
+    pub(super) fn fail(self, error: &dyn Any, text: &str) {
         #[cfg(feature = "serde")]
         if crate::payload::is_unknown_version(error) {
-            return self.leave(error);
+            return self.leave(text);
         }
-        self.retry(error);
+        self.retry(text);
     }
 
     /// Ends the delivery as failed. The [`Backoff`](crate::Backoff) decides when it is tried again,

@@ -2,6 +2,7 @@
 //! stores.
 
 use std::{
+    error::Error,
     future::poll_fn,
     io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,7 +17,7 @@ use pollster::block_on;
 
 use super::delivery::Delivery;
 use crate::{
-    error::{StoreError, StoreErrorReason, StoreResult},
+    error::{StoreError, StoreErrorReason, StoreResult, causes},
     store::Calls,
 };
 
@@ -82,14 +83,14 @@ impl CallThread {
 }
 
 /// Runs a blocking handler and ends the delivery by its result. A panic counts as a failure.
-pub(super) fn run_blocking<E: std::fmt::Display + 'static>(
-    handler: &(dyn Fn(&Delivery) -> Result<(), E> + Send + Sync),
+pub(super) fn run_blocking(
+    handler: &impl Fn(&Delivery) -> Result<(), Box<dyn Error + Send + Sync>>,
     delivery: Delivery,
 ) {
     let Some(delivery) = delivery.start() else { return };
     match catch(|| handler(&delivery)) {
         Ok(Ok(())) => delivery.acknowledge(),
-        Ok(Err(error)) => delivery.fail(&error),
+        Ok(Err(error)) => delivery.fail(&error, &causes(&*error)),
         Err(panic) => delivery.retry(format!("the handler panicked: {panic}")),
     }
 }

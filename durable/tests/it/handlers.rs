@@ -1,6 +1,7 @@
 //! Handlers that fail in every way: each failure is a failed attempt, and ends nothing else.
 
 use std::{
+    fmt,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::{Pin, pin},
@@ -47,6 +48,40 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
     clock.advance(SECOND);
     assert_eq!(timer.count().wait().expect("count").live, 0);
     assert_eq!(timer.stats().acknowledged, 3);
+}
+
+/// Writes its causes as those of `anyhow` do.
+struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if f.alternate() { "no payment: no route" } else { "no payment" })
+    }
+}
+
+#[test]
+fn a_timeout_keeps_the_error_of_its_handler_with_its_causes() {
+    let clock = ManualClock::new();
+    let blocking = |_: &_| {
+        let refused = StoreError::with_source(StoreErrorReason::Refused, "no such account");
+        Err(StoreError::with_source(StoreErrorReason::Other, refused).into())
+    };
+    let run = |task| drop(thread::spawn(|| pollster::block_on(task)).join());
+    let asynchronous = |delivery| async { (delivery, Err(Refused)) };
+    let timer = DurableTimer::builder(SqliteStore::in_memory())
+        .clock(clock.clone())
+        .queue(Queue::asynchronous("asynchronous", run, asynchronous))
+        .build_blocking(blocking)
+        .expect("start");
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    let other = NewTimeout::new("b", now(&clock), b"").expect("valid");
+    let other = other.queue("asynchronous").expect("valid");
+    timer.schedule_new(other).wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let error = |id| timer.get(id).wait().expect("get").expect("it is tried again").error;
+    let causes = "store failed: database refused a value: no such account";
+    assert_eq!(error("a").as_deref(), Some(causes));
+    assert_eq!(error("b").as_deref(), Some("no payment: no route"));
 }
 
 /// There is no runtime on the thread of the timer, so `tokio::spawn` panics; then one has ended.

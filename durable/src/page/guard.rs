@@ -17,6 +17,12 @@ pub(super) fn is_token(token: &str) -> bool {
     token.len() >= TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// Returns what follows the scheme, whose name may have letters of either case.
+fn credentials<'a>(headers: &'a HeaderMap, scheme: &str) -> Option<&'a str> {
+    let (name, given) = text(headers, &header::AUTHORIZATION)?.split_once(' ')?;
+    name.eq_ignore_ascii_case(scheme).then_some(given)
+}
+
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
@@ -29,15 +35,12 @@ impl Page {
     }
 
     fn has_bearer(&self, headers: &HeaderMap) -> bool {
-        let bearer = text(headers, &header::AUTHORIZATION);
-        let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
-        bearer.is_some_and(|given| self.admits(given))
+        credentials(headers, "Bearer").is_some_and(|given| self.admits(given))
     }
 
     /// Returns whether the token is the password, for which a browser asks.
     fn has_password(&self, headers: &HeaderMap) -> bool {
-        let basic = text(headers, &header::AUTHORIZATION);
-        let basic = basic.and_then(|value| STANDARD.decode(value.strip_prefix("Basic ")?).ok());
+        let basic = credentials(headers, "Basic").and_then(|given| STANDARD.decode(given).ok());
         let text = basic.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         text.split_once(':').is_some_and(|(_, password)| self.admits(password))
     }

@@ -285,10 +285,12 @@ impl Opener {
             let options = format!("{old} {OPTIONS} -c delaywheel.mark={}", self.mark);
             config.options(options.trim());
         }
-        // A standby alone serves reads.
-        if self.is_shuffled.load(SeqCst) && config.get_hosts().len() > 1 {
+        if self.is_shuffled.load(SeqCst) {
+            // One name may lead to several addresses.
             config.load_balance_hosts(LoadBalanceHosts::Random);
-            if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            let is_alone = config.get_hosts().len().max(config.get_hostaddrs().len()) == 1;
+            // A standby alone serves reads.
+            if !is_alone && config.get_target_session_attrs() == TargetSessionAttrs::Any {
                 // A standby that is before the primary would refuse what the store writes.
                 config.target_session_attrs(TargetSessionAttrs::ReadWrite);
             }
@@ -885,6 +887,7 @@ mod tests {
         for (parameters, expected) in [
             ("host=standby", TargetSessionAttrs::Any),
             ("host=gone,primary", TargetSessionAttrs::ReadWrite),
+            ("hostaddr=192.0.2.1,192.0.2.2", TargetSessionAttrs::ReadWrite),
         ] {
             let asked = Arc::new(Mutex::new(Vec::new()));
             let seen = Arc::clone(&asked);
@@ -900,6 +903,24 @@ mod tests {
             }
             assert_eq!(asked.lock().last(), Some(&expected), "{parameters}");
         }
+    }
+
+    /// The name leads to several addresses, of which the first one does not answer.
+    #[test]
+    fn the_addresses_of_one_name_are_tried_in_another_order() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let connect: Connect = Arc::new(move |config: Config, _, _| {
+            seen.lock().push(config.get_load_balance_hosts());
+            Box::pin(pending())
+        });
+        let config: Config = "host=cluster".parse().expect("parameters");
+        let connections = Connections::open(config, connect, "s").expect("start");
+        for _ in 0..2 {
+            let taken = connections.take(Duration::from_millis(20), false);
+            assert!(connections.driver.block_on(taken).is_err(), "no server");
+        }
+        assert_eq!(asked.lock().last(), Some(&LoadBalanceHosts::Random));
     }
 
     #[test]

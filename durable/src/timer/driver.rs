@@ -1659,6 +1659,47 @@ mod tests {
         assert_eq!(ids(&bench.deliver(3)), ["last"]);
     }
 
+    /// Another worker delivers timeouts of the key without a pause, as many as may run at once.
+    /// This one has some that are older, and it may deliver one for long.
+    #[test]
+    fn old_timeouts_of_a_key_with_a_higher_limit_go_to_the_other_worker() {
+        for (limit, long) in [(1, 0), (2, 0), (4, 0), (2, 1), (4, 1)] {
+            let mut bench = Bench::new(0);
+            let mut other = Bench::on(&bench.store, bench.now);
+            for bench in [&mut bench, &mut other] {
+                bench.driver.settings.queue.key_limit = NonZeroUsize::new(limit);
+            }
+            let of_key = |id: String, due| new(id, due).key("key").expect("valid");
+            let several =
+                |id, count, due| (0..count).map(move |n| of_key(format!("{id} {n}"), due));
+            bench.schedule(several("long", long, bench.now));
+            assert_eq!(bench.steps(3).len(), long);
+            other.schedule(several("first", limit - long, other.now));
+            let mut begun = other.steps(3);
+            assert_eq!(begun.len(), limit - long);
+            bench.schedule(several("old", 40, bench.now));
+            bench.driver.notice(None, WallTime::MIN);
+            assert_eq!(bench.steps(3), [], "the key is busy");
+            for number in 0..300 {
+                if let Some(record) = begun.pop() {
+                    other.acknowledge(&record);
+                }
+                other.schedule([of_key(format!("new {number}"), other.now)]);
+                other.driver.notice(None, WallTime::MIN);
+                begun.extend(other.steps(3));
+                bench.pass(SECOND / 10);
+                other.pass(SECOND / 10);
+                bench.deliver(3);
+            }
+            let left = bench.store.records();
+            let left = left.iter().filter(|record| record.id.as_str().starts_with("old")).count();
+            assert_eq!(
+                left, 0,
+                "of 40 after half a minute, with a limit of {limit} and {long} long"
+            );
+        }
+    }
+
     /// Their handlers run on.
     #[test]
     fn deliveries_that_are_void_do_not_count_for_their_key() {

@@ -209,8 +209,7 @@ impl Held {
     pub(super) fn pass_over(&mut self, waiting: Waiting, now: WallTime) -> Vec<Record> {
         let mut all = vec![waiting.record];
         let Some(key) = waiting.slot else { return all };
-        let is_only = self.slots.get(&key) == Some(&1);
-        let behind = is_only.then(|| self.waits.remove(&Reason::Key(key.clone()))).flatten();
+        let behind = self.waits.remove(&Reason::Key(key.clone()));
         for waiting in behind.into_iter().flat_map(Due::into_values) {
             self.parked.subtract(&waiting);
             self.size.subtract(&waiting);

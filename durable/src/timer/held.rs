@@ -421,6 +421,21 @@ mod tests {
     }
 
     #[test]
+    fn records_of_a_key_that_goes_to_others_take_no_room() {
+        let mut held = Held::default();
+        let [first, second] = [1, 2].map(|token| {
+            let new = NewTimeout::new(format!("{token}"), WallTime::MIN, b"1");
+            let new = new.and_then(|new| new.key("key")).expect("valid");
+            held.admit(Waiting::new(pending_record(&new, token)), NonZeroUsize::new(1))
+        });
+        assert!(second.is_none(), "it waits for the first");
+        assert_eq!(held.pass_over(first.expect("no other runs"), WallTime::MIN).len(), 2);
+        for size in [held.size, held.parked] {
+            assert_eq!((size.count, size.bytes), (0, 0));
+        }
+    }
+
+    #[test]
     fn the_next_record_of_a_key_leaves_none_behind_that_no_delivery_resumes() {
         for (evicts, expected) in [(false, (2, 0)), (true, (1, 1))] {
             let mut held = Held::default();

@@ -1,7 +1,9 @@
 -- Every name is in the schema that replaces {schema}, or the server's. In the search path, a function or operator of
 -- another role may fit better than the server's, and would run with the rights of its caller. Triggers of users
 -- need the path, so the bodies of functions name pg_catalog instead where no arguments fit exactly.
-SET LOCAL search_path = pg_catalog, pg_temp;
+-- The end of this text sets back what the transaction had.
+SELECT pg_catalog.set_config('delaywheel.path', pg_catalog.current_setting('search_path'), true),
+    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 -- With `IF NOT EXISTS`, the owner of a schema would need a right to create others.
 DO $$ BEGIN
@@ -176,7 +178,8 @@ REVOKE EXECUTE ON FUNCTION {schema}.trim_history(), {schema}.count_changes() FRO
 
 -- Tells the workers of a queue, or all, that a timeout is due at a time, in microseconds since 1970.
 CREATE FUNCTION {schema}.notify_due(due timestamptz, queue text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('{schema}', (extract(epoch FROM due) * 1000000.0)::bigint || ' 0' || coalesce(' ' || queue, ''))
+    SELECT pg_notify(
+        '{schema}', (extract(epoch FROM due) * 1000000.0)::bigint::text || ' 0' || coalesce(' ' || queue, ''))
     WHERE due < clock_timestamp() + interval '1 hour'
 $$;
 
@@ -329,3 +332,5 @@ CREATE VIEW {schema}.leases AS
         SELECT worker, count(*) AS held, count(*) FILTER (WHERE begun) AS delivering
         FROM {schema}.timeouts WHERE worker IS NOT NULL GROUP BY worker) t ON t.worker = w.id
     ORDER BY w.id;
+
+SELECT set_config('search_path', current_setting('delaywheel.path'), true);

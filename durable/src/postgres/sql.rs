@@ -88,7 +88,7 @@ pub(super) const WRITE: &str = "
         WHERE kind IN (-1, 1, 2, 4)
             AND id NOT IN (SELECT id FROM put UNION ALL SELECT id FROM gone UNION ALL SELECT id FROM moved)
     ), told AS MATERIALIZED (
-        SELECT pg_notify('{schema}', told) FROM unnest($8::text[]) AS told
+        SELECT pg_notify('{schema}', told) FROM pg_catalog.unnest($8::text[]) AS told
         UNION ALL SELECT pg_notify('{schema}', $12)
         WHERE EXISTS (SELECT FROM gone WHERE begun AND kind = 2)
     ), noted AS (
@@ -125,7 +125,7 @@ pub(super) const COPY: &str = "COPY {schema}.timeouts
 /// Without any notification, a command may have stopped a delivery, which is one as well.
 pub(super) const NOTIFY: &str = "
     SELECT set_config('lock_timeout', '10s', true)
-    FROM (SELECT count(pg_notify('{schema}', told)) FROM unnest($1::text[]) AS told) all_told";
+    FROM (SELECT count(pg_notify('{schema}', told)) FROM pg_catalog.unnest($1::text[]) AS told) all_told";
 
 /// The key lock keeps the worker from being removed before the claim has committed. `$6` says
 /// whether cron expressions are claimed, `$8` has the keys to pass over, `$9` is the present, `$10`
@@ -135,7 +135,7 @@ pub(super) const NOTIFY: &str = "
 /// so they stay where they are, and the update needs no index to find them.
 pub(super) const CLAIM: &str = "
     WITH picked AS (
-        SELECT t.* FROM unnest('{0,1,2}'::smallint[]) AS level
+        SELECT t.* FROM pg_catalog.unnest('{0,1,2}'::smallint[]) AS level
         CROSS JOIN LATERAL (
             SELECT ctid AS spot, id, next_at, priority, octet_length(payload) AS size,
                 $10 AND attempt = 0 AND repeat IS NULL AND key IS NULL AND next_at <= $9 AS begins
@@ -164,7 +164,7 @@ pub(super) const CLAIM: &str = "
 
 pub(super) const AFTER_CLAIM: &str = "
     SELECT
-        (SELECT min(t.next_at) FROM unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
+        (SELECT min(t.next_at) FROM pg_catalog.unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
             SELECT next_at FROM {schema}.timeouts
             WHERE NOT EXISTS (SELECT FROM {schema}.pauses WHERE name = $4 AND is_paused)
                 AND state = 0 AND queue = $4 AND priority = level AND next_at >= $2
@@ -184,7 +184,7 @@ pub(super) const LOCK_KEYS: &str = "
     SELECT id FROM (
         SELECT t.id, pg_try_advisory_xact_lock(
             hashtextextended(t.key, hashtextextended(t.queue, t.tableoid::bigint))) AS is_locked
-        FROM unnest($1::text[]) AS old (id) JOIN {schema}.timeouts t ON t.id = old.id
+        FROM pg_catalog.unnest($1::text[]) AS old (id) JOIN {schema}.timeouts t ON t.id = old.id
         WHERE t.key IS NOT NULL
     ) keys WHERE NOT is_locked";
 
@@ -281,7 +281,7 @@ pub(super) const PAUSE: &str = "
 /// Other commands may wait for this, so it has as little patience as a single one.
 pub(super) const ADD_QUEUES: &str = "
     SELECT {schema}.add_queue(name)
-    FROM (SELECT set_config('lock_timeout', '5ms', true)) setting, unnest($1::text[]) AS name";
+    FROM (SELECT set_config('lock_timeout', '5ms', true)) setting, pg_catalog.unnest($1::text[]) AS name";
 
 pub(super) const QUEUES: &str = "
     SELECT name, coalesce(is_paused, false)
@@ -320,7 +320,7 @@ pub(super) const TAKE: &str = "
         state = 0, worker = NULL, begun = false, token = pg_catalog.nextval('{schema}.token')
     WHERE t.id IN (
         SELECT id FROM {schema}.timeouts
-        WHERE worker = ANY ($1) AND token NOT IN (SELECT unnest($2::bigint[]))
+        WHERE worker = ANY ($1) AND token NOT IN (SELECT pg_catalog.unnest($2::bigint[]))
         FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING t.id";
 
@@ -334,12 +334,13 @@ pub(super) const TIDY: &str = "
             ORDER BY until LIMIT 10000 FOR UPDATE SKIP LOCKED))
         RETURNING until
     ), start AS (
-        SELECT random() * greatest(0, pg_relation_size('{schema}.counts') / 8192 - 1024) AS block
+        SELECT random() * greatest(0, pg_catalog.pg_relation_size('{schema}.counts') / 8192 - 1024)::float8
+            AS block
     ), old AS (
         DELETE FROM {schema}.counts WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM {schema}.counts
-            WHERE ctid >= (SELECT format('(%s,0)', block::bigint)::tid FROM start)
-                AND ctid < (SELECT format('(%s,0)', block::bigint + 1024)::tid FROM start)
+            WHERE ctid >= (SELECT pg_catalog.format('(%s,0)', block::bigint)::tid FROM start)
+                AND ctid < (SELECT pg_catalog.format('(%s,0)', block::bigint + 1024)::tid FROM start)
             FOR UPDATE SKIP LOCKED))
         RETURNING live, dead
     ), added AS (
@@ -367,7 +368,7 @@ pub(super) const LIST_PREFIX: &str = "
 /// Lists records that are not dead, after `($1, $2)` and before `$3`. Few are held, and an index
 /// finds these; the others are read in the order of the list.
 pub(super) const LIST_TIMES: &str = "
-    SELECT t.* FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
+    SELECT t.* FROM {schema}.queues CROSS JOIN pg_catalog.unnest('{0,1,2}'::smallint[]) AS level
         CROSS JOIN LATERAL (
             SELECT {columns} FROM {schema}.timeouts
             WHERE state = 0 AND queue = name AND priority = level
@@ -390,7 +391,7 @@ pub(super) const COUNT: &str = "
 /// Counts at most `$3` live records.
 pub(super) const COUNT_LIVE: &str = "
     SELECT count(*) FROM (
-        (SELECT FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
+        (SELECT FROM {schema}.queues CROSS JOIN pg_catalog.unnest('{0,1,2}'::smallint[]) AS level
             CROSS JOIN LATERAL (
                 SELECT FROM {schema}.timeouts
                 WHERE state = 0 AND queue = name AND priority = level
@@ -420,7 +421,7 @@ pub(super) const OVERVIEW: &str = "
     CROSS JOIN LATERAL (
         SELECT count(*) AS live, count(*) FILTER (WHERE next_at <= $1) AS due,
             min(next_at) FILTER (WHERE next_at <= $1) AS oldest
-        FROM unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
+        FROM pg_catalog.unnest('{0,1,2}'::smallint[]) AS level CROSS JOIN LATERAL (
             SELECT next_at FROM {schema}.timeouts
             WHERE state = 0 AND queue = name AND priority = level
             ORDER BY next_at, id LIMIT $3) t) free

@@ -1,10 +1,13 @@
 //! What users, other programs and a server that is slow may do, and what must go on meanwhile.
 
-use std::{error::Error, num::NonZeroU32};
+use std::{
+    error::Error,
+    num::{NonZeroU32, NonZeroUsize},
+};
 
 use delaywheel_durable::AttemptEnd;
 
-use super::*;
+use super::{operate::column, *};
 
 /// A user's transaction holds three rows, one of a delivery that ends meanwhile. The timer must
 /// cancel, deliver and settle others.
@@ -248,6 +251,73 @@ fn functions_of_other_roles_are_not_called() {
     let copy =
         "INSERT INTO later.timeouts (id, due, next_at, payload) VALUES ('c', now(), now(), '')";
     client.batch_execute(copy).expect("as COPY does");
+}
+
+/// Functions and operators of which the server has a polymorphic or variadic one, or one that
+/// converts an argument. Those for the exact types fit better.
+#[test]
+fn neither_polymorphic_functions_nor_operators_of_other_roles_are_called() {
+    let mut called = Vec::new();
+    for other in [
+        "FUNCTION public.unnest(text[]) RETURNS SETOF text LANGUAGE sql
+            AS 'SELECT public.called()::text'",
+        "FUNCTION public.unnest(smallint[]) RETURNS SETOF smallint LANGUAGE sql
+            AS 'SELECT public.called()::smallint'",
+        "FUNCTION public.unnest(bigint[]) RETURNS SETOF bigint LANGUAGE sql
+            AS 'SELECT public.called()'",
+        "FUNCTION public.pg_relation_size(text) RETURNS bigint LANGUAGE sql
+            AS 'SELECT public.called()'",
+        "FUNCTION public.format(text, bigint) RETURNS text LANGUAGE sql
+            AS 'SELECT public.called()::text'",
+        "FUNCTION public.joined(bigint, text) RETURNS text LANGUAGE sql
+            AS 'SELECT public.called()::text';
+            CREATE OPERATOR public.|| (FUNCTION = public.joined, LEFTARG = bigint, RIGHTARG = text)",
+        "FUNCTION public.times(float8, bigint) RETURNS float8 LANGUAGE sql
+            AS 'SELECT public.called()::float8';
+            CREATE OPERATOR public.* (FUNCTION = public.times, LEFTARG = float8, RIGHTARG = bigint)",
+    ] {
+        let Some((server, store, mut client, now)) = stored() else { return };
+        let others = format!(
+            "INSERT INTO delaywheel.history (id, queue, due, attempt, ended, ended_as, until)
+                VALUES ('old', '', now(), 1, now(), 0, to_timestamp(1000000));
+            GRANT CREATE ON SCHEMA public TO PUBLIC; CREATE ROLE other; SET ROLE other;
+            CREATE FUNCTION public.called() RETURNS bigint LANGUAGE plpgsql
+                AS $$ BEGIN RAISE 'called as %', current_user; END $$;
+            CREATE {other}; RESET ROLE"
+        );
+        client.batch_execute(&others).expect("functions");
+        let schedule = "SELECT delaywheel.schedule('b', now(), ''), delaywheel.cancel('b')";
+        let _ = client.batch_execute(schedule);
+        let worker = store.enter(now, LONG, None).block_on().expect("enter");
+        assert!(store.renew(worker, now, LONG).block_on().expect("renew"));
+        let queue = Queue::blocking("q", |_| Ok(())).key_limit(NonZeroUsize::MIN);
+        let timer = DurableTimer::builder(store).queue(queue).build().expect("start");
+        let new = NewTimeout::new("a", timer.now(), b"").and_then(|new| new.key("k"));
+        let new = new.and_then(|new| new.queue("q"));
+        let _ = timer.schedule_new(new.expect("valid")).wait();
+        timer.finish(5 * SECOND).wait().expect("finish");
+        // The renewal removes old attempts.
+        let count = "SELECT count(*)::text FROM delaywheel.history";
+        let is_called = || server.log().contains("called as postgres");
+        until(|| is_called() || column(&mut client, count) == ["0"]);
+        called.extend(is_called().then_some(other));
+    }
+    assert_eq!(called, [""; 0]);
+}
+
+/// Tools for migrations run the text in a transaction, and note its version in a table of their
+/// own after that.
+#[test]
+fn the_text_of_a_migration_leaves_the_search_path_of_its_session() {
+    let Some(server) = Server::start() else { return };
+    let mut client = client(&server);
+    client.batch_execute("CREATE TABLE applied (name text)").expect("table of the tool");
+    let mut transaction = client.transaction().expect("begin");
+    for migration in PostgresStore::migrations("delaywheel").expect("a name") {
+        transaction.batch_execute(&migration).expect("migrate");
+    }
+    transaction.execute("INSERT INTO applied VALUES ('delaywheel')", &[]).expect("its own table");
+    transaction.commit().expect("commit");
 }
 
 /// After a failover, the address leads to another server. Or the server refuses the plan of a

@@ -23,7 +23,7 @@ fn fill(store: &PostgresStore, now: WallTime) {
     put(store, "far", now.saturating_add(172_800 * SECOND));
 }
 
-fn column(client: &mut postgres::Client, sql: &str) -> Vec<String> {
+pub(crate) fn column(client: &mut postgres::Client, sql: &str) -> Vec<String> {
     client.query(sql, &[]).expect(sql).iter().map(|row| row.get(0)).collect()
 }
 

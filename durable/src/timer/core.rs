@@ -468,7 +468,7 @@ impl Core {
                 Settlement::Release
             }
             Verdict::Left(error) => {
-                let at = now.saturating_add(self.counters.left.next(&record));
+                let at = self.counters.left.next(&record, now);
                 Settlement::Leave { at, error }
             }
             Verdict::Failed(error, when) => {

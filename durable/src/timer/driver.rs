@@ -1051,7 +1051,7 @@ impl Driver {
         self.cron_at = turn.now.saturating_add(CRON_PAUSE);
         let rule = record.repeat.as_ref().map(Repeat::to_text).unwrap_or_default();
         let error = format!("a worker does not know the time zone of: {rule}");
-        let at = turn.now.saturating_add(turn.counters.left.next(record));
+        let at = turn.counters.left.next(record, turn.now);
         self.settle(record.claim(), Settlement::Leave { at, error }, turn);
     }
 

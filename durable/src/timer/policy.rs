@@ -21,21 +21,37 @@ const MAX_LEFT: Duration = Duration::from_secs(600);
 /// Number of timeouts whose delays are kept.
 const MOST_LEFT: usize = 10_000;
 
-/// How long timeouts were left to others, by id and due time.
+/// How long timeouts were left to others, and until when, by id and due time.
 #[derive(Debug, Default)]
-pub(crate) struct Left(Mutex<FxHashMap<(TimeoutId, WallTime), Duration>>);
+pub(crate) struct Left(Mutex<Delays>);
+
+#[derive(Debug, Default)]
+struct Delays {
+    kept: FxHashMap<(TimeoutId, WallTime), (Duration, WallTime)>,
+    swept: WallTime,
+}
 
 impl Left {
-    /// Returns the delay of a timeout that is left now.
-    pub(super) fn next(&self, record: &Record) -> Duration {
-        let mut left = self.0.lock();
-        if left.len() == MOST_LEFT {
-            left.clear();
+    /// Returns until when a timeout is left that is left now.
+    pub(super) fn next(&self, record: &Record, now: WallTime) -> WallTime {
+        let Delays { kept, swept } = &mut *self.0.lock();
+        let key = (record.id.clone(), record.due);
+        if kept.len() == MOST_LEFT && !kept.contains_key(&key) {
+            if now.since(*swept) >= LEFT {
+                *swept = now;
+                // A timeout that has come back may have been delivered.
+                kept.retain(|_, (_, until)| *until > now);
+            }
+            if kept.len() == MOST_LEFT {
+                // The time since it was due doubles as well, though one that is overdue waits long.
+                return now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
+            }
         }
         // Another worker may have been too busy the first time: the second delay is no longer.
-        let delay = left.entry((record.id.clone(), record.due)).or_insert(LEFT / 4);
+        let (delay, until) = kept.entry(key).or_insert((LEFT / 4, now));
         *delay = (*delay * 2).min(MAX_LEFT);
-        LEFT.max(*delay)
+        *until = now.saturating_add(LEFT.max(*delay));
+        *until
     }
 }
 
@@ -164,5 +180,49 @@ mod tests {
             let settlement = long.settle(1, String::new(), now, when);
             assert_eq!(settlement, Settlement::Retry { at, error: String::new() });
         }
+    }
+
+    fn record(id: usize, due: WallTime) -> Record {
+        let new = crate::NewTimeout::new(id.to_string(), due, b"").expect("valid");
+        crate::transition::pending_record(&new, 1)
+    }
+
+    #[test]
+    fn the_delay_of_a_left_timeout_doubles_from_the_third_time_on_and_starts_anew() {
+        let (left, second) =
+            (Left::default(), WallTime::MIN.saturating_add(Duration::from_secs(1)));
+        for due in [WallTime::MIN, second] {
+            let next = || left.next(&record(1, due), second).since(second).as_secs();
+            let delays: Vec<_> = (0..10).map(|_| next()).collect();
+            assert_eq!(delays, [5, 5, 10, 20, 40, 80, 160, 320, 600, 600]);
+        }
+    }
+
+    /// No worker knows their payloads: a version was withdrawn.
+    #[test]
+    fn the_delays_of_many_timeouts_that_are_left_double() {
+        for count in [MOST_LEFT - 1, MOST_LEFT, 2 * MOST_LEFT] {
+            let left = Left::default();
+            let mut records: Vec<_> = (0..count).map(|id| record(id, WallTime::MIN)).collect();
+            let mut now = WallTime::MIN;
+            for _ in 0..9 {
+                for record in &mut records {
+                    record.next = left.next(record, now);
+                }
+                now = records.iter().map(|record| record.next).max().expect("records");
+            }
+            let few = |record: &&_| left.next(record, now).since(now) < MAX_LEFT / 2;
+            assert_eq!(records.iter().filter(few).count(), 0, "of {count}");
+        }
+    }
+
+    /// Timeouts that were delivered long ago need no place.
+    #[test]
+    fn a_timeout_that_is_left_after_many_others_is_left_for_a_moment() {
+        let (left, now) = (Left::default(), WallTime::MIN.saturating_add(MAX_LEFT));
+        (0..MOST_LEFT).for_each(|id| _ = left.next(&record(id, WallTime::MIN), WallTime::MIN));
+        let mut overdue = record(MOST_LEFT, WallTime::MIN);
+        overdue.next = now;
+        assert_eq!(left.next(&overdue, now).since(now), LEFT);
     }
 }

@@ -136,7 +136,8 @@ impl Queue {
     /// All workers of the queue must have the same limit. If another worker delivers as many of a
     /// key, this one tries again after 100 milliseconds, and then less often for some 2 seconds.
     /// Then it leaves its timeouts of the key to others, for 2 seconds at least. So the oldest
-    /// timeout of a busy key may wait for those that the other worker has in memory.
+    /// timeout of a busy key may wait for those that the other worker has in memory, and each
+    /// worker that waits for a key gives its timeouts back and claims some anew every few seconds.
     #[must_use]
     pub fn key_limit(mut self, limit: NonZeroUsize) -> Self {
         self.settings.key_limit = Some(limit);
@@ -322,8 +323,9 @@ impl DurableTimerBuilder {
     /// their [`handler_limit`](Self::handler_limit).
     ///
     /// `Ok` acknowledges the delivery. An error counts as a failed attempt, with its text as `{:#}`
-    /// writes it, and so does a future that panics or is dropped after its first poll. A task that never ran is no attempt: if
-    /// `spawn` panics or drops it, the timer emits a warning and tries again within a second.
+    /// writes it, and so does a future that panics or is dropped after its first poll. A task that
+    /// never ran is no attempt: if `spawn` panics or drops it, the timer emits a warning and tries
+    /// again within a second.
     ///
     /// # Examples
     ///

@@ -3,6 +3,8 @@
 use core::iter::FusedIterator;
 
 use super::{Key, TimingWheel};
+#[cfg(feature = "std")]
+use crate::panics;
 use crate::tick::Tick;
 
 /// Iterator over the pending timeouts: key, deadline and value; from [`TimingWheel::iter`].
@@ -151,27 +153,14 @@ impl<T> Drop for Drain<'_, T> {
 /// Drops every item, even if the drop of one panics. Then resumes the first panic.
 ///
 /// Each panic is caught. So a second panic does not occur during unwinding, which would abort the
-/// process. The payloads of later panics are leaked, because their drop may panic as well.
+/// process.
 #[cfg(feature = "std")]
 fn drop_each<I>(items: impl Iterator<Item = I>) {
-    use std::{
-        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-        thread,
-    };
-
-    let mut first = None;
-    for item in items {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(item))) {
-            match first {
-                None => first = Some(payload),
-                Some(_) => core::mem::forget(payload),
-            }
-        }
-    }
-    match first {
-        Some(payload) if thread::panicking() => core::mem::forget(payload),
-        Some(payload) => resume_unwind(payload),
-        None => {}
+    let mut panics = items.filter_map(|item| panics::catch(|| drop(item)).err());
+    let first = panics.next();
+    panics.for_each(drop);
+    if let Some(panic) = first.filter(|_| !std::thread::panicking()) {
+        panic.resume();
     }
 }
 

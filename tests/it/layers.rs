@@ -14,9 +14,9 @@ use crate::sources::{sources_in, tokens};
 
 /// The files and folders of `src`, by layer.
 const LAYERS: [&[&str]; 7] = [
-    &["error", "slab", "tick"],
+    &["error", "panics", "slab", "tick"],
     &["ticks", "wheel"],
-    &["histogram", "panics", "sync"],
+    &["histogram", "sync"],
     &["clock", "waker"],
     &["timer"],
     &["guide", "purgatory", "time"],

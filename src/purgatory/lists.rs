@@ -15,7 +15,7 @@ use super::{
     calls::Calls,
     keys::{Filter, Table},
     limits::Limits,
-    stats::ShardStats,
+    stats::PurgatoryStats,
 };
 use crate::slab::{END, Slab};
 
@@ -31,11 +31,10 @@ pub(super) struct Lists<K> {
     pub(super) groups: Slab<Group>,
     /// The slots of all operations by number, if the total limit displaces.
     pub(super) by_age: BTreeMap<u64, u32>,
-    /// Number of watchers.
-    pub(super) watched: u64,
     pub(super) filter: Filter,
     pub(super) limits: Arc<Limits>,
-    pub(super) stats: ShardStats,
+    /// The number of watchers, and the ends of operations.
+    pub(super) stats: PurgatoryStats,
     pub(super) dropped: Option<Box<Dropped<K>>>,
     pub(super) calls: Calls,
 }
@@ -63,10 +62,9 @@ impl<K> Lists<K> {
             keys: Table::new(),
             groups: Slab::new(),
             by_age: BTreeMap::new(),
-            watched: 0,
             filter,
             limits,
-            stats: ShardStats::default(),
+            stats: PurgatoryStats::default(),
             dropped: None,
             calls,
         }
@@ -77,7 +75,7 @@ impl<K> Lists<K> {
     where
         K: Send,
     {
-        debug_assert_eq!(self.watched, 0, "a watcher is left");
+        debug_assert_eq!(self.stats.watched, 0, "a watcher is left");
         (mem::replace(&mut self.keys, Table::new()), mem::replace(&mut self.groups, Slab::new()))
     }
 
@@ -92,7 +90,7 @@ impl<K> Lists<K> {
         let is_it = |other: &K| key.as_ref().is_some_and(|key| other == key);
         let found = self.keys.find(hash, is_it).map(|(index, _)| index);
         let key = key.take().expect("an operation is registered once");
-        self.watched += 1;
+        self.stats.watched += 1;
         if let Some(index) = found {
             self.discard(key);
             return index;
@@ -113,7 +111,7 @@ impl<K> Lists<K> {
     /// Removes a watcher of events, and releases its permit.
     #[inline]
     pub(super) fn remove_event(&mut self, spot: Spot, is_counted: bool) {
-        self.watched -= 1;
+        self.stats.watched -= 1;
         if self.limits.per_key.is_some() {
             self.release_permit(spot.key(&self.groups), is_counted);
         }
@@ -151,7 +149,7 @@ impl<K> Lists<K> {
     /// Removes a watcher of a threshold, and releases its permit.
     #[inline]
     pub(super) fn remove_threshold(&mut self, key: u32, threshold: Threshold, is_counted: bool) {
-        self.watched -= 1;
+        self.stats.watched -= 1;
         if self.limits.per_key.is_some() {
             self.release_permit(key, is_counted);
         }

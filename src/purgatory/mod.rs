@@ -167,9 +167,8 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Purgatory<K, O> {
         for shard in self.shared.timer.shards.lock_each() {
             let PurgatoryShard { wheel, lists, .. } = shard.state();
             stats.delayed += wheel.len() as u64;
-            stats.watched += lists.watched;
             stats.keys += lists.keys.entries.len() as u64;
-            lists.stats.add_to(&mut stats);
+            stats.add(&lists.stats);
         }
         stats.at_once = at_once.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         stats.refused = limits.refused.load(Ordering::Relaxed);

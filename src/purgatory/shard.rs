@@ -496,12 +496,12 @@ impl<K: Send + 'static, O: DelayedOperation<K>> ShardState for PurgatoryShard<K,
         steps: u64,
         expired: &mut Vec<Expired<DueOperation<K, O>>>,
     ) -> bool {
-        let (before, watched) = (expired.len(), self.lists.watched);
+        let (before, watched) = (expired.len(), self.lists.stats.watched);
         let mut due = self.wheel.advance(read.now).until(read.now).limit(steps);
         loop {
             let count = expired.len() - before;
             let is_late = (count as u64) < steps.saturating_sub(BATCH as u64);
-            if count >= BATCH && !(is_late && watched - self.lists.watched < steps) {
+            if count >= BATCH && !(is_late && watched - self.lists.stats.watched < steps) {
                 break;
             }
             let Some(Expired { key, deadline, value: pending }) = due.next() else { break };
@@ -582,7 +582,7 @@ impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
             in_total += u64::from(*is_counted);
             all.push((*number, key.index()));
         }
-        assert_eq!(watchers.len() as u64, lists.watched, "the count of watchers is wrong");
+        assert_eq!(watchers.len() as u64, lists.stats.watched, "the count of watchers is wrong");
 
         let mut listed = Vec::new();
         for (index, entry) in lists.keys.iter() {

@@ -3,41 +3,6 @@
 use super::operation::Completion;
 use crate::{histogram::Histogram, ticks::Nanos, timer::TimerStats};
 
-/// The counts of a shard.
-#[derive(Default)]
-pub(super) struct ShardStats {
-    satisfied: u64,
-    expired: u64,
-    cancelled: u64,
-    displaced: u64,
-    shut_down: u64,
-    waits: Histogram,
-}
-
-impl ShardStats {
-    /// Counts an operation that waited this long.
-    #[inline]
-    pub(super) fn count(&mut self, completion: Completion, waited: Nanos) {
-        *match completion {
-            Completion::Satisfied => &mut self.satisfied,
-            Completion::Expired => &mut self.expired,
-            Completion::Cancelled => &mut self.cancelled,
-            Completion::Displaced => &mut self.displaced,
-            Completion::ShutDown => &mut self.shut_down,
-        } += 1;
-        self.waits.record(waited, 1);
-    }
-
-    pub(super) fn add_to(&self, stats: &mut PurgatoryStats) {
-        stats.satisfied += self.satisfied;
-        stats.expired += self.expired;
-        stats.cancelled += self.cancelled;
-        stats.displaced += self.displaced;
-        stats.shut_down += self.shut_down;
-        stats.waits.add(&self.waits);
-    }
-}
-
 /// Counts of a purgatory, from [`Purgatory::stats`](super::Purgatory::stats).
 ///
 /// Each operation that was not refused is in exactly one of `at_once`, `delayed`, `satisfied`,
@@ -76,4 +41,30 @@ pub struct PurgatoryStats {
     pub waits: Histogram,
     /// Counts of the purgatory's timer: lateness, wake-ups.
     pub timer: TimerStats,
+}
+
+impl PurgatoryStats {
+    /// Counts the end of an operation that waited this long.
+    #[inline]
+    pub(super) fn count(&mut self, completion: Completion, waited: Nanos) {
+        *match completion {
+            Completion::Satisfied => &mut self.satisfied,
+            Completion::Expired => &mut self.expired,
+            Completion::Cancelled => &mut self.cancelled,
+            Completion::Displaced => &mut self.displaced,
+            Completion::ShutDown => &mut self.shut_down,
+        } += 1;
+        self.waits.record(waited, 1);
+    }
+
+    /// Adds the counts of a shard: its watchers, and the ends of its operations.
+    pub(super) fn add(&mut self, shard: &Self) {
+        self.watched += shard.watched;
+        self.satisfied += shard.satisfied;
+        self.expired += shard.expired;
+        self.cancelled += shard.cancelled;
+        self.displaced += shard.displaced;
+        self.shut_down += shard.shut_down;
+        self.waits.add(&shard.waits);
+    }
 }

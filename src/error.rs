@@ -131,11 +131,3 @@ impl<T> Exclusive<T> {
         value
     }
 }
-
-/// The compiler rejects this constant if a public error of this file cannot be used with `?`.
-#[cfg(feature = "std")]
-const _: () = {
-    const fn is_error<E: Error + Send + Sync + 'static>() {}
-    is_error::<InsertError<core::cell::Cell<u32>>>();
-    is_error::<BuildError>();
-};

@@ -229,10 +229,3 @@ impl From<TimeoutError> for io::Error {
         }
     }
 }
-
-/// The compiler rejects this if an error cannot be used with `?`.
-const _: () = {
-    const fn is_error<E: Error + Send + Sync + 'static>() {}
-    is_error::<SleepError>();
-    is_error::<TimeoutError>();
-};

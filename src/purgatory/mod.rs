@@ -31,9 +31,7 @@ mod shard;
 mod stats;
 mod watch;
 
-use std::{
-    boxed::Box, collections::BTreeMap, error::Error, fmt, sync::Arc, time::Duration, vec::Vec,
-};
+use std::{boxed::Box, collections::BTreeMap, fmt, sync::Arc, time::Duration, vec::Vec};
 
 use crossbeam::utils::CachePadded;
 use foldhash::quality::SeedableRandomState;
@@ -341,10 +339,3 @@ impl<K: Send + 'static, O: DelayedOperation<K>> Drop for SharedPurgatory<K, O> {
         self.shut_down();
     }
 }
-
-/// The compiler rejects this if an error cannot be used with `?`.
-const _: () = {
-    const fn is_error<E: Error + Send + Sync + 'static>() {}
-    is_error::<WatchError<std::cell::Cell<u32>>>();
-    is_error::<PurgatoryBuildError>();
-};

@@ -51,6 +51,7 @@ use self::{
     calls::Calls,
     keys::{Filter, Filters},
     limits::Limits,
+    lists::Lists,
     shard::{DueOperation, PurgatoryShard},
 };
 use crate::{
@@ -268,7 +269,7 @@ impl<K: Send + 'static, O: DelayedOperation<K>> SharedPurgatory<K, O> {
         let state = |wheel, index, count| {
             let filters = filters.get_or_insert_with(|| Arc::new(Filters::new(count)));
             let filter = Filter::new(Arc::clone(filters), index);
-            PurgatoryShard::new(wheel, filter, Arc::clone(&limits), calls.clone())
+            PurgatoryShard::new(wheel, Lists::new(filter, Arc::clone(&limits), calls.clone()))
         };
         // To complete an expired operation, the timer drops its `DueOperation`.
         let timer = timer.build_with_state(None, state, drop)?;

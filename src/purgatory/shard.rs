@@ -24,18 +24,14 @@
 //! locks of two shards. A check may wait for a lock of the user, even if another thread holds this
 //! lock while it announces an event.
 
-use std::{
-    boxed::Box, collections::BTreeMap, hint::black_box, marker::PhantomData, mem, sync::Arc,
-    vec::Vec,
-};
+use std::{boxed::Box, collections::BTreeMap, hint::black_box, marker::PhantomData, mem, vec::Vec};
 
 use smallvec::SmallVec;
 
 use super::{
     calls::Calls,
     conditions::{Conditions, Effect},
-    keys::Filter,
-    limits::{LimitOf, Limits},
+    limits::LimitOf,
     lists::{BATCH, Dropped, List, Lists, Spot, Threshold, Watcher},
     operation::{Completion, DelayedOperation, OperationKey},
     pending::{Out, Pending},
@@ -111,13 +107,7 @@ pub(super) struct PurgatoryShard<K, O> {
 }
 
 impl<K: Send + 'static, O: Send + 'static> PurgatoryShard<K, O> {
-    pub(super) fn new(
-        wheel: TimingWheel<Pending<O>>,
-        filter: Filter,
-        limits: Arc<Limits>,
-        calls: Calls,
-    ) -> Self {
-        let lists = Lists::new(filter, limits, calls);
+    pub(super) fn new(wheel: TimingWheel<Pending<O>>, lists: Lists<K>) -> Self {
         Self { wheel, lists, decided: BTreeMap::new(), last_number: 0, most: 0 }
     }
 

@@ -49,11 +49,6 @@ pub struct Interval {
 }
 
 impl Interval {
-    fn new(sleep: Sleep, next: Option<Instant>, period: Duration, missed: MissedTicks) -> Self {
-        let grid = Grid::new(next, period, sleep.clock().ticks.tick());
-        Self { sleep, grid, missed, has_failed: false }
-    }
-
     /// Waits for the next tick. Returns the instant of the tick on the grid.
     ///
     /// # Errors
@@ -129,7 +124,7 @@ impl Timer {
     /// See [`Interval::tick`].
     pub fn interval(&self, period: Duration, missed: MissedTicks) -> Interval {
         let sleep = self.sleep(Duration::ZERO);
-        let now = sleep.deadline();
-        Interval::new(sleep, now, period, missed)
+        let grid = Grid::new(sleep.deadline(), period, sleep.clock().ticks.tick());
+        Interval { sleep, grid, missed, has_failed: false }
     }
 }

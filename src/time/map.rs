@@ -16,7 +16,7 @@ use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::{
-    clock::TickClock,
+    clock::{Reading, TickClock},
     error::InsertError,
     tick::Tick,
     timer::Timer,
@@ -174,7 +174,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, InsertError<(K, V)>> {
-        let deadline = self.after(delay);
+        let deadline = self.tick_of(|clock, read| clock.deadline(read, delay));
         self.put(key, value, deadline)
     }
 
@@ -189,7 +189,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         value: V,
         instant: Instant,
     ) -> Result<Option<V>, InsertError<(K, V)>> {
-        let deadline = self.at(instant);
+        let deadline = self.tick_of(|clock, read| clock.at(read, instant));
         self.put(key, value, deadline)
     }
 
@@ -215,7 +215,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let deadline = self.after(delay);
+        let deadline = self.tick_of(|clock, read| clock.deadline(read, delay));
         self.find(key).is_some_and(|entry| self.entries.reset(entry, deadline).is_some())
     }
 
@@ -224,7 +224,7 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let deadline = self.at(instant);
+        let deadline = self.tick_of(|clock, read| clock.at(read, instant));
         self.find(key).is_some_and(|entry| self.entries.reset(entry, deadline).is_some())
     }
 
@@ -318,19 +318,12 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
         };
         self.table.find(self.seed.hash_one(key), is_it).copied()
     }
-}
 
-impl<K, V> DelayMap<K, V> {
-    fn after(&mut self, delay: Duration) -> Tick {
+    /// Reads the clock, and returns the tick of a deadline from then on.
+    fn tick_of(&mut self, deadline: impl FnOnce(&TickClock, Reading) -> Tick) -> Tick {
         let read = self.clock().read();
         self.entries.observe(read.now);
-        self.clock().deadline(read, delay)
-    }
-
-    fn at(&mut self, instant: Instant) -> Tick {
-        let read = self.clock().read();
-        self.entries.observe(read.now);
-        self.clock().at(read, instant)
+        deadline(self.clock(), read)
     }
 }
 

@@ -124,6 +124,8 @@ fn a_wait_is_measured_up_to_its_end_though_other_operations_run_before_it_in_the
     let others: Vec<_> = (1..=32).map(|name| world.watch(name, [1])).collect();
     assert_eq!(world.purgatory.complete_all(iter::once(first).chain(others)), 33);
     assert_eq!(longest(&world), SECOND);
+    assert!(world.purgatory.complete(world.watch(33, [1])));
+    assert_eq!(world.purgatory.stats().waits.percentile(97.0), Duration::ZERO, "only one waited");
 
     let world = World::new();
     let mut pass = passes(&world, 2);
@@ -135,28 +137,6 @@ fn a_wait_is_measured_up_to_its_end_though_other_operations_run_before_it_in_the
     let mut pass = passes(&world, 2);
     world.wait_on(Op::new().check(move || pass() == 0), [1]);
     assert_eq!((world.purgatory.stats().displaced, longest(&world)), (1, SECOND));
-}
-
-#[test]
-fn each_wait_of_very_many_is_measured() {
-    const MANY: u32 = 6_000;
-    let world = World::new();
-    for name in 0..MANY {
-        let key = world.watch(name, [1]);
-        // Every fifth operation waits longer.
-        world.clock.advance(if name % 5 == 0 { 40 * MS } else { MS });
-        if name % 2 == 0 {
-            assert!(world.purgatory.complete(key));
-        } else {
-            world.make_ready(name);
-            assert_eq!(world.purgatory.check_and_complete(&1), 1);
-        }
-    }
-    let stats = world.purgatory.stats();
-    assert_eq!((stats.satisfied, stats.waits.count()), (MANY.into(), MANY.into()));
-    assert_eq!(stats.waits.max(), 40 * MS);
-    assert!(stats.waits.percentile(80.0) < 2 * MS, "{:?}", stats.waits);
-    assert!(stats.waits.percentile(80.1) >= 40 * MS, "{:?}", stats.waits);
 }
 
 #[test]

@@ -180,6 +180,8 @@ impl World {
         self.purgatory.check_invariants();
         let stats = self.purgatory.stats();
         assert_eq!(sum(&stats), self.state().accepted, "{stats:?}");
+        let waited = sum(&stats) - stats.at_once - stats.delayed;
+        assert_eq!(stats.waits.count(), waited, "each wait is measured");
         assert_eq!(stats.timer.pending, stats.delayed);
     }
 

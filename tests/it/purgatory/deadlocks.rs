@@ -12,27 +12,22 @@ use std::{
 
 use delaywheel::{Completion::Satisfied, Purgatory, Timer};
 
-use super::support::{Cancel as _, HOUR, Key, OnKeys, Op, Shared, must_return, wait_until};
+use super::support::{Builder, Cancel as _, HOUR, Key, OnKeys, Op, must_return, wait_until};
 use crate::timer::support::Set;
 
-fn purgatory() -> Shared {
-    Purgatory::builder().timer(Timer::builder().shards(2)).build().unwrap()
-}
-
-/// Calls a function while another thread checks an operation on keys 1 and 2, and waits in there
-/// for a lock. The check succeeds if the flag was set before that, or if the value is true.
-fn beside_a_blocked_check(act: fn(&Shared, flag: &AtomicBool, value: &mut bool)) {
-    must_return(move || {
-        let (purgatory, lock) = (purgatory(), Arc::new(Mutex::new(false)));
-        let [flag, inside, done] = [(); 3].map(|()| Arc::<AtomicBool>::default());
-        let (wants, seen) = (Arc::clone(&lock), Arc::clone(&flag));
-        let (is_inside, is_done) = (Arc::clone(&inside), Arc::clone(&done));
+#[test]
+fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it() {
+    must_return(|| {
+        let builder: Builder = Purgatory::builder().timer(Timer::builder().shards(2));
+        let (purgatory, lock) = (builder.build().unwrap(), Arc::new(Mutex::new(false)));
+        let [inside, done] = [(); 2].map(|()| Arc::<AtomicBool>::default());
+        let (wants, is_inside, is_done) =
+            (Arc::clone(&lock), Arc::clone(&inside), Arc::clone(&done));
         let mut checks = 0;
         let check = move || {
             checks += 1;
-            let is_ready = seen.load(Ordering::Relaxed);
             is_inside.store(checks == 3, Ordering::Release);
-            checks > 2 && (*wants.lock().unwrap() || is_ready)
+            checks > 2 && *wants.lock().unwrap()
         };
         let end = move |end| is_done.store(end == Satisfied, Ordering::Release);
         let _ = purgatory.watch(Op::new().check(check).end(end), [1, 2], HOUR).unwrap();
@@ -40,29 +35,14 @@ fn beside_a_blocked_check(act: fn(&Shared, flag: &AtomicBool, value: &mut bool))
         let other = purgatory.clone();
         let checker = thread::spawn(move || other.check_and_complete(&1));
         wait_until("the check waits for the lock", || inside.load(Ordering::Acquire));
-        act(&purgatory, &flag, &mut held);
-        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 2));
-        drop(held);
-        assert_eq!(checker.join().unwrap(), 1, "the checking thread did not check again");
-        assert!(done.load(Ordering::Acquire));
-        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (0, 0));
-    });
-}
-
-#[test]
-fn a_thread_that_announces_under_a_lock_does_not_wait_for_a_check_that_wants_it() {
-    beside_a_blocked_check(|purgatory, _, value| {
-        *value = true;
+        *held = true;
         assert_eq!(purgatory.check_and_complete(&2), 0, "the other thread checks the operation");
         assert_eq!(purgatory.check_each([1, 2]), 0);
-    });
-}
-
-#[test]
-fn an_event_during_a_blocked_check_causes_another_check() {
-    beside_a_blocked_check(|purgatory, flag, _| {
-        flag.store(true, Ordering::Relaxed);
-        assert_eq!(purgatory.check_and_complete(&1), 0);
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (1, 2));
+        drop(held);
+        assert_eq!(checker.join().unwrap(), 1);
+        assert!(done.load(Ordering::Acquire));
+        assert_eq!((purgatory.stats().delayed, purgatory.stats().watched), (0, 0));
     });
 }
 

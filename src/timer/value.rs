@@ -591,16 +591,12 @@ impl<T: Send + 'static> SharedTimer<TimingWheel<T>> {
         // Without threads no timeout is pending: the first insert starts the threads.
         //
         // The due values of a queue can still be received.
-        self.shut_down_keeping(self.delivery().is_queue())
+        if self.delivery().is_queue() { self.stop(true).0 } else { self.shut_down() }
     }
 
     /// Refuses new timeouts, ends the threads, and returns all timeouts that did not run.
     pub(crate) fn shut_down(&self) -> Vec<T> {
-        self.shut_down_keeping(false)
-    }
-
-    fn shut_down_keeping(&self, keeps_expired: bool) -> Vec<T> {
-        let (mut pending, expired) = self.stop(keeps_expired);
+        let (mut pending, expired) = self.stop(false);
         pending.extend(expired);
         pending
     }

@@ -7,13 +7,11 @@ use std::{
     task::{Poll, Waker},
 };
 
-use loom::thread;
-
 use super::wait::{End, SharedWait};
 use crate::{
     purgatory::Completion::{self, Expired, Satisfied},
     sync::{Parker, explore},
-    timer::models::waker,
+    timer::models::{beside, join, waker},
 };
 
 /// Runs a task until its wait has ended. Returns how.
@@ -27,11 +25,6 @@ fn run(shared: &SharedWait, task: &Parker) -> Completion {
     }
 }
 
-fn finish(shared: &Arc<SharedWait>, completion: Completion) -> thread::JoinHandle<()> {
-    let shared = Arc::clone(shared);
-    thread::spawn(move || shared.finish(completion))
-}
-
 #[test]
 fn the_task_that_polled_a_wait_last_is_woken_at_its_end() {
     for is_moved in [false, true] {
@@ -40,9 +33,9 @@ fn the_task_that_polled_a_wait_last_is_woken_at_its_end() {
             let first = waker(if is_moved { &other } else { &task });
             let shared = Arc::new(SharedWait::new());
             assert!(shared.poll(&first).is_pending());
-            let ending = finish(&shared, Satisfied);
+            let ending = beside(&shared, |shared| shared.finish(Satisfied));
             assert!(matches!(run(&shared, &task), Satisfied));
-            ending.join().expect("no thread panics");
+            join(ending);
         });
     }
 }
@@ -53,10 +46,10 @@ fn the_first_of_two_ends_counts() {
         let task = Parker::new();
         let shared = Arc::new(SharedWait::new());
         assert!(shared.poll(&waker(&task)).is_pending());
-        let ending = finish(&shared, Expired);
+        let ending = beside(&shared, |shared| shared.finish(Expired));
         shared.finish(Satisfied);
         let first = peek(&shared);
-        ending.join().expect("no thread panics");
+        join(ending);
         assert_eq!(first, peek(&shared), "the first end counts");
         run(&shared, &task);
     });
@@ -74,9 +67,9 @@ fn a_dropped_wait_leaves_no_waker_behind() {
         let (task, held) = (Parker::new(), Arc::new(()));
         let shared = Arc::new(SharedWait::new());
         assert!(shared.poll(&Waker::from(Arc::new(Held(Arc::clone(&held))))).is_pending());
-        let ending = finish(&shared, Satisfied);
+        let ending = beside(&shared, |shared| shared.finish(Satisfied));
         shared.forget_waker();
-        ending.join().expect("no thread panics");
+        join(ending);
         assert_eq!(Arc::strong_count(&held), 1, "a waker is left");
         run(&shared, &task);
     });

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     clock::{Clock, Driven},
     sync::{AtomicBool, AtomicU64, Ordering, explore},
-    timer::TimerBuilder,
+    timer::{TimerBuilder, models::join},
 };
 
 /// A clock that only the models move, each time past [`DELAY`]. Not part of any protocol, so the
@@ -220,10 +220,6 @@ impl World {
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "missed");
         assert_eq!(self.purgatory.shared.timer.stats().pending, 0);
     }
-}
-
-fn join<V>(thread: thread::JoinHandle<V>) -> V {
-    thread.join().expect("no thread panics")
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn check_of_three(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Runs a function on a thread that shares a value.
-fn beside<S: 'static, V: 'static>(
+pub(crate) fn beside<S: 'static, V: 'static>(
     shared: &Arc<S>,
     run: impl FnOnce(&S) -> V + 'static,
 ) -> thread::JoinHandle<V> {
@@ -88,7 +88,7 @@ fn beside<S: 'static, V: 'static>(
     thread::spawn(move || run(&shared))
 }
 
-fn join<V>(thread: thread::JoinHandle<V>) -> V {
+pub(crate) fn join<V>(thread: thread::JoinHandle<V>) -> V {
     thread.join().expect("no thread panics")
 }
 

@@ -75,6 +75,14 @@ impl Post {
         add(&mut self.inbox.lock());
         self.news.notify_one();
     }
+
+    fn notice(&self, queue: Option<&Name>, due: WallTime) {
+        self.put(|inbox| {
+            let is_known = due > WallTime::MIN;
+            let earliest = inbox.due.entry((queue.cloned(), is_known)).or_insert(due);
+            *earliest = due.min(*earliest);
+        });
+    }
 }
 
 impl JumpListener for Post {
@@ -126,6 +134,8 @@ impl Core {
         queues: Vec<Served>,
     ) -> Arc<Self> {
         let drivers = queues.iter().map(|queue| Driver::new(queue.settings.clone())).collect();
+        let post = Arc::<Post>::default();
+        let told = Arc::clone(&post);
         Arc::new_cyclic(|itself| Self {
             store,
             origin: clock.now(),
@@ -138,19 +148,12 @@ impl Core {
             changes: Arc::default(),
             queues,
             drivers: Mutex::new(drivers),
-            post: Arc::default(),
+            post,
             postponed: Mutex::default(),
             phase: Mutex::new(Phase::Open),
             threads: Mutex::default(),
             itself: itself.clone(),
-            told: {
-                let itself = itself.clone();
-                Arc::new(move |queue, due| {
-                    if let Some(core) = itself.upgrade() {
-                        core.notice(queue, due);
-                    }
-                })
-            },
+            told: Arc::new(move |queue, due| told.notice(queue, due)),
         })
     }
 
@@ -222,14 +225,6 @@ impl Core {
         if !ended.is_empty() {
             self.post.put(|inbox| inbox.ended.extend(ended));
         }
-    }
-
-    pub(super) fn notice(&self, queue: Option<&Name>, due: WallTime) {
-        self.post.put(|inbox| {
-            let is_known = due > WallTime::MIN;
-            let earliest = inbox.due.entry((queue.cloned(), is_known)).or_insert(due);
-            *earliest = due.min(*earliest);
-        });
     }
 
     /// Runs steps until no driver has work now. Returns when to go on. `claim` carries out claims,
@@ -457,7 +452,7 @@ impl Core {
                 let next =
                     record.repeat.and_then(|rule| rule.after(record.due, record.due).ok()?);
                 if let Some(next) = next {
-                    self.notice(Some(&record.queue), next);
+                    self.post.notice(Some(&record.queue), next);
                 }
                 return self.take_in(vec![token]);
             }
@@ -620,13 +615,13 @@ mod tests {
 
         fn pause(&self, is_paused: bool, notice: Option<&Name>) {
             self.store.pause(&Name::default(), is_paused).block_on().expect("pause");
-            self.core.notice(notice, WallTime::MIN);
+            self.core.post.notice(notice, WallTime::MIN);
         }
 
         fn cancel(&self) {
             let answer = self.write(Command::Cancel("a".parse().expect("valid")));
             assert_eq!(answer, Answer::Cancelled(Cancelled::Delivering));
-            self.core.notice(None, WallTime::MIN);
+            self.core.post.notice(None, WallTime::MIN);
         }
 
         fn commit(&self) {
@@ -657,7 +652,7 @@ mod tests {
         bench.commit();
         assert!(is_idle());
         bench.schedule(0, None);
-        bench.core.notice(None, bench.core.now());
+        bench.core.post.notice(None, bench.core.now());
         assert!(!is_idle(), "the driver has not taken the notice");
         bench.turn();
         assert!(!is_idle(), "it is being delivered");
@@ -738,7 +733,7 @@ mod tests {
             let delivery = bench.start_delivery();
             bench.write(Command::Settle(delivery.record().claim(), Settlement::Done));
             delivery.acknowledged_in_transaction();
-            bench.core.notice(None, WallTime::MIN);
+            bench.core.post.notice(None, WallTime::MIN);
             bench.turn();
             assert!(delivery.is_current(), "its own acknowledgement does not stop it");
             end(delivery);
@@ -772,7 +767,7 @@ mod tests {
     fn an_overdue_turn_is_a_microsecond_away_and_a_later_one_at_its_time() {
         let bench = Bench::new(|_| ());
         bench.schedule(0, None);
-        bench.core.notice(None, bench.core.now());
+        bench.core.post.notice(None, bench.core.now());
         let next = bench.turn().expect("the lease is renewed").since(bench.core.now());
         let at = Some(bench.clock.now() + next);
         assert_eq!(bench.core.next_turn(), at);
@@ -930,7 +925,7 @@ mod tests {
             });
             let begin = || {
                 bench.schedule(0, None);
-                bench.core.notice(None, bench.core.now());
+                bench.core.post.notice(None, bench.core.now());
                 bench.turn();
                 bench.deliveries.try_iter().collect::<Vec<_>>()
             };
@@ -938,7 +933,7 @@ mod tests {
             for _ in 0..20 {
                 waiting.extend(begin());
                 bench.write(Command::Cancel("a".parse().expect("valid")));
-                bench.core.notice(None, WallTime::MIN);
+                bench.core.post.notice(None, WallTime::MIN);
                 bench.turn();
             }
             assert_eq!(waiting.len(), most);

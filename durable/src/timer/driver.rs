@@ -1431,28 +1431,6 @@ mod tests {
         assert!((13..40).contains(&left.len()), "left {} times in an hour", left.len());
     }
 
-    /// The claim of the backlog lane began earlier, so it left none.
-    #[cfg(feature = "cron")]
-    #[test]
-    fn a_claim_of_one_lane_forgets_no_rules_that_one_of_the_other_left() {
-        let mut bench = Bench::new(0);
-        let rules = ["once cron Europe/Wien 0 9 * * *", "once cron UTC * * * * *"];
-        let [bad, good] = rules.map(|rule| Repeat::from_text(rule).expect("text"));
-        bench.schedule([new("bad", bench.now).repeat(bad)]);
-        let claims = bench.step().claims.into_iter();
-        let (window, backlog) = claims.partition(|claim| claim.lane == Lane::Window);
-        bench.carry_out(window);
-        assert_eq!(bench.steps(1), []);
-        bench.schedule([new("good", bench.now).repeat(good)]);
-        bench.driver.notice(None, bench.now);
-        assert_eq!(bench.steps(3), []);
-        bench.carry_out(backlog);
-        assert_eq!(bench.steps(3), []);
-        assert_eq!(bench.driver.next_step(), Some(bench.now.saturating_add(CRON_PAUSE)));
-        bench.pass(CRON_PAUSE);
-        assert_eq!(ids(&bench.steps(3)), ["good"]);
-    }
-
     #[test]
     fn no_claim_waits_for_the_end_of_time() {
         let mut bench = Bench::on(&SqliteStore::in_memory(), WallTime::MAX.before());

@@ -1517,23 +1517,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn notices_of_overdue_records_do_not_raise_the_rate_of_a_backlog() {
-        for (rate, count) in [(50, 1), (100, 1), (200, 2)] {
-            let mut bench = Bench::new(100);
-            bench.driver.settings.catch_up_rate = NonZeroU32::new(rate);
-            // One is due at this moment, and not of the backlog.
-            assert_eq!(bench.deliver(5).len(), count as usize + 1);
-            for _ in 0..50 {
-                bench.driver.notice(None, bench.now.saturating_sub(SECOND));
-                assert_eq!(bench.deliver(1), [], "{count} at {rate} in a second");
-            }
-            assert!(!bench.driver.is_idle(bench.now), "more are due");
-            bench.pass(SECOND * count / rate);
-            assert_eq!(bench.driver.next_step(), Some(bench.now));
-        }
-    }
-
     fn several(name: &str, count: u32, due: WallTime) -> impl Iterator<Item = NewTimeout> {
         (0..count).map(move |number| new(format!("{name}{number}"), due))
     }

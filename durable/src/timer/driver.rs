@@ -759,9 +759,6 @@ impl Driver {
                 return self.pause_after(&error, turn.now, turn.counters);
             }
         };
-        if self.is_closing {
-            return self.release(&batch.records, turn);
-        }
         self.pause = Duration::ZERO;
         turn.counters.empty_claims.add(usize::from(batch.records.is_empty()));
         // A lease that seems to have ended just now may be renewed this moment.

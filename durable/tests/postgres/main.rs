@@ -99,7 +99,7 @@ async fn async_client(server: &Server) -> tokio_postgres::Client {
 /// Starts a timer that hands its deliveries over.
 fn held(store: PostgresStore) -> (DurableTimer, Receiver<Delivery>) {
     let (sender, deliveries) = mpsc::channel();
-    // Only a notification can tell the handler of a cancel.
+    // It hears of timeouts of other processes only by notifications.
     let builder = DurableTimer::builder(store).recheck(None).lease(10 * LONG);
     let timer = builder.build_with(move |delivery| drop(sender.send(delivery)));
     (timer.expect("start"), deliveries)
@@ -636,6 +636,23 @@ fn notices_of_other_processes_tell_the_queue() {
             assert_eq!(heard().0, Some(queue("q")), "{sql}");
         }
     }
+    // The handlers of these must stop: another process has them.
+    for change in ["cancel('a')", "schedule('a', now() + interval '1 day', '')", "command"] {
+        let sql = "SELECT delaywheel.schedule('a', now() + interval '1 day', '');
+            UPDATE delaywheel.timeouts SET state = 1, begun = true";
+        client.batch_execute(sql).expect(sql);
+        if change == "command" {
+            let cancel = Command::Cancel("a".parse().expect("valid"));
+            store.write(now, &[cancel]).block_on().expect("cancel");
+        } else {
+            client.batch_execute(&format!("SELECT delaywheel.{change}")).expect(change);
+        }
+        assert_eq!(heard(), (None, WallTime::MIN), "{change}");
+    }
+    for is_paused in [true, false] {
+        store.pause(&queue("q"), is_paused).block_on().expect("pause");
+        assert_eq!(heard(), (Some(queue("q")), WallTime::MIN));
+    }
     assert_eq!(store.queues().block_on().expect("queues")[1].name, queue("q"));
     let new = |name, due| {
         let new = NewTimeout::new(name, due, b"").expect("valid");
@@ -654,45 +671,4 @@ fn notices_of_other_processes_tell_the_queue() {
         store.write(now, &commands).block_on().expect("write");
         assert_eq!(heard(), (Name::new(queue).ok(), now));
     }
-}
-
-/// It waits for the queue, and does not look by itself.
-#[test]
-fn a_worker_hears_of_the_end_of_a_pause_by_another_process() {
-    let Some(server) = Server::start() else { return };
-    let (timer, _) = start(&server);
-    timer.pause("q").wait().expect("pause");
-    let new = "SELECT delaywheel.schedule('new', now(), 'x', NULL, 'q', 0, 'k')";
-    client(&server).batch_execute(new).expect("schedule");
-    let (sender, emails) = mpsc::channel();
-    let queue = Queue::blocking("q", move |delivery| Ok(sender.send(delivery.id().to_string())?));
-    let worker = DurableTimer::builder(connect(&server)).recheck(None).queue(queue);
-    let worker = worker.build().expect("start");
-    until(|| worker.stats().empty_claims >= 2);
-    assert!(emails.try_recv().is_err());
-    timer.resume("q").wait().expect("resume");
-    assert_eq!(emails.recv_timeout(LONG).as_deref(), Ok("new"));
-}
-
-/// The lease is so long that only the notification can tell the handler.
-#[test]
-fn a_cancel_or_schedule_by_another_process_stops_a_delivery() {
-    let Some(server) = Server::start() else { return };
-    let (timer, deliveries) = held(connect(&server));
-    for id in ["a", "b", "c"] {
-        timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
-        let delivery = deliveries.recv_timeout(LONG).expect("delivery");
-        if id == "a" {
-            let cancel = Command::Cancel(delivery.id().clone());
-            connect(&server).write(timer.now(), &[cancel]).block_on().expect("cancel");
-        } else {
-            let cancel = "SELECT delaywheel.cancel($1)";
-            let replace = "SELECT delaywheel.schedule($1, now() + interval '1 day', '')";
-            let sql = if id == "b" { cancel } else { replace };
-            client(&server).query(sql, &[&delivery.id().as_str()]).expect("call");
-        }
-        assert!(delivery.stop_token().wait(LONG), "{delivery:?}");
-    }
-    assert!(timer.finish(LONG).wait().expect("finish"));
-    assert_eq!(timer.stats().fenced, 3);
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{
     simulation::{Call, RemoteStore},
-    waits::slow,
+    waits::{is_other, slow, wait_for_calls},
     *,
 };
 
@@ -139,12 +139,9 @@ fn the_dashboard_shows_what_is_published_and_nothing_else() {
 #[test]
 fn each_queue_of_the_store_is_published_as_it_was_when_the_call_before_asked() {
     let (clock, seen) = (ManualClock::new(), Seen::default());
-    let (sender, deliveries) = mpsc::channel();
-    let timer = DurableTimer::builder(SqliteStore::in_memory())
-        .clock(clock.clone())
-        .backoff(Backoff::default().attempts(1))
-        .build_with(move |delivery| drop(sender.send(delivery)))
-        .expect("start");
+    let builder = DurableTimer::builder(SqliteStore::in_memory());
+    let builder = builder.backoff(Backoff::default().attempts(1));
+    let (timer, deliveries) = crate::timer::held(builder, &clock);
     let publish = || with_local_recorder(&seen, || timer.publish_metrics());
     let deliver = |id| {
         timer.schedule(id, Duration::ZERO, b"").wait().expect("schedule");
@@ -177,13 +174,11 @@ fn each_queue_of_the_store_is_published_as_it_was_when_the_call_before_asked() {
 
 #[test]
 fn metrics_do_not_wait_for_a_store_that_is_silent_and_ask_it_one_question_at_a_time() {
-    let (store, calls, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Other));
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), is_other);
     let (timer, seen) = (DurableTimer::builder(store).build().expect("start"), Seen::default());
     let publish = || with_local_recorder(&seen, || timer.publish_metrics());
     publish();
-    while calls.load(SeqCst) == 0 {
-        thread::yield_now();
-    }
+    wait_for_calls(&calls);
     (0..9).for_each(|_| publish());
     assert!(seen.queue("").is_empty());
     assert_eq!(calls.load(SeqCst), 1);
@@ -214,12 +209,10 @@ fn a_question_of_metrics_that_fails_counts_and_the_next_call_asks_again() {
 /// The question waits for an earlier read.
 #[test]
 fn a_timer_that_is_dropped_takes_the_question_of_its_metrics_back() {
-    let (store, calls, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Other));
+    let (store, calls, go) = slow(&SqliteStore::in_memory(), is_other);
     let timer = DurableTimer::builder(store).build().expect("start");
     let read = timer.count();
-    while calls.load(SeqCst) == 0 {
-        thread::yield_now();
-    }
+    wait_for_calls(&calls);
     timer.publish_metrics();
     drop(timer);
     drop(go);

@@ -184,11 +184,11 @@ pub(crate) fn slow(
     (store, calls, go)
 }
 
-fn is_other(call: &Call<'_>) -> bool {
+pub(crate) fn is_other(call: &Call<'_>) -> bool {
     matches!(call, Call::Other)
 }
 
-fn wait_for_calls(calls: &AtomicUsize) {
+pub(crate) fn wait_for_calls(calls: &AtomicUsize) {
     while calls.load(SeqCst) == 0 {
         thread::yield_now();
     }

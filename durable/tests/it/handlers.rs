@@ -10,6 +10,15 @@ use std::{
 
 use super::{simulation::Call, *};
 
+/// Writes its causes as those of `anyhow` do.
+struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if f.alternate() { "no payment: no route" } else { "no payment" })
+    }
+}
+
 #[test]
 fn an_asynchronous_handler_may_fail_in_every_way() {
     let clock = ManualClock::new();
@@ -25,7 +34,7 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
                 assert_ne!(way, "closure panics", "before it returns a future");
                 async move {
                     assert_ne!(way, "future panics");
-                    let result = if way == "error" { Err("no route") } else { Ok(()) };
+                    let result = if way == "error" { Err(Refused) } else { Ok(()) };
                     (delivery, result)
                 }
             },
@@ -33,7 +42,7 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
         .expect("start");
     let ways = [
         ("closure panics", "the handler panicked"),
-        ("error", "no route"),
+        ("error", "no payment: no route"),
         ("future panics", "the handler panicked"),
     ];
     for (way, _) in ways {
@@ -50,38 +59,20 @@ fn an_asynchronous_handler_may_fail_in_every_way() {
     assert_eq!(timer.stats().acknowledged, 3);
 }
 
-/// Writes its causes as those of `anyhow` do.
-struct Refused;
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if f.alternate() { "no payment: no route" } else { "no payment" })
-    }
-}
-
 #[test]
-fn a_timeout_keeps_the_error_of_its_handler_with_its_causes() {
+fn a_timeout_keeps_the_error_of_a_blocking_handler_with_its_causes() {
     let clock = ManualClock::new();
-    let blocking = |_: &_| {
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock.clone());
+    let timer = builder.build_blocking(|_| {
         let refused = StoreError::with_source(StoreErrorReason::Refused, "no such account");
         Err(StoreError::with_source(StoreErrorReason::Other, refused).into())
-    };
-    let run = |task| drop(thread::spawn(|| pollster::block_on(task)).join());
-    let asynchronous = |delivery| async { (delivery, Err(Refused)) };
-    let timer = DurableTimer::builder(SqliteStore::in_memory())
-        .clock(clock.clone())
-        .queue(Queue::asynchronous("asynchronous", run, asynchronous))
-        .build_blocking(blocking)
-        .expect("start");
+    });
+    let timer = timer.expect("start");
     timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
-    let other = NewTimeout::new("b", now(&clock), b"").expect("valid");
-    let other = other.queue("asynchronous").expect("valid");
-    timer.schedule_new(other).wait().expect("schedule");
     clock.advance(Duration::ZERO);
-    let error = |id| timer.get(id).wait().expect("get").expect("it is tried again").error;
+    let record = timer.get("a").wait().expect("get").expect("it is tried again");
     let causes = "store failed: database refused a value: no such account";
-    assert_eq!(error("a").as_deref(), Some(causes));
-    assert_eq!(error("b").as_deref(), Some("no payment: no route"));
+    assert_eq!(record.error.as_deref(), Some(causes));
 }
 
 /// There is no runtime on the thread of the timer, so `tokio::spawn` panics; then one has ended.

@@ -99,26 +99,34 @@ fn a_batch_keeps_its_place_when_commands_of_its_timeouts_wait_apart() {
     }
 }
 
-/// However many they are: they are answered, and no try of theirs is left.
+/// However many they are. Refused ones are answered, and no try of theirs is left. Each try of a
+/// locked one takes as long as the store waits for a lock.
 #[test]
-fn refused_commands_of_a_group_do_not_set_its_others_aside() {
-    let refused: Vec<_> = (0..9).map(|number| format!("bad{number}")).collect();
-    let writes = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&writes);
-    let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| {
-        count.fetch_add(1, SeqCst);
-        let is_bad = commands.iter().any(|command| command.id().as_str().starts_with("bad"));
-        if is_bad { Err(StoreError::new(StoreErrorReason::Refused)) } else { Ok(()) }
-    });
-    let good = (0..100).map(|number| format!("good{number}"));
-    let receipts = gate.group(&timer, || {
-        let ids = refused.iter().cloned().chain(good);
-        ids.map(|id| timer.schedule(id, FAR, b"")).collect::<Vec<_>>()
-    });
-    let answers = receipts.into_iter().map(|receipt| receipt.wait().is_ok());
-    assert!(answers.eq((0..109).map(|place| place >= refused.len())));
-    // Alone, each of the others would be a write.
-    assert!(writes.load(SeqCst) < 50, "{writes:?} writes");
+fn commands_of_a_group_that_fail_delay_its_others_for_a_few_tries() {
+    use StoreErrorReason::{Locked, Refused};
+    for (reason, bad, most) in [(Refused, 9, 50), (Locked, 64, 16)] {
+        let (is_over, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (over, count) = (Arc::clone(&is_over), Arc::clone(&tries));
+        let (timer, gate) = timer(&SqliteStore::in_memory(), move |commands| {
+            // It tries locked ones that were set aside.
+            let is_aside = thread::current().name() == Some("delaywheel-locked");
+            count.fetch_add(usize::from(reason == Refused || !is_aside), SeqCst);
+            let is_bad = commands.iter().any(|command| command.id().as_str().starts_with("bad"));
+            if is_bad && !over.load(SeqCst) { Err(StoreError::new(reason)) } else { Ok(()) }
+        });
+        let good = (0..100).map(|number| format!("good{number}"));
+        let ids = (0..bad).map(|number| format!("bad{number}")).chain(good);
+        let mut bad_ones =
+            gate.group(&timer, || ids.map(|id| timer.schedule(id, FAR, b"")).collect::<Vec<_>>());
+        for good in bad_ones.split_off(bad) {
+            good.wait().expect("schedule");
+        }
+        assert!(tries.load(SeqCst) < most, "{tries:?} tries, {reason:?}");
+        is_over.store(true, SeqCst);
+        for bad in bad_ones {
+            assert_eq!(bad.wait().is_ok(), reason == Locked);
+        }
+    }
 }
 
 /// The page of a row is damaged, or a trigger of the user fails.

@@ -5,7 +5,6 @@
 #[cfg(feature = "cli")]
 mod cli;
 mod handlers;
-mod load;
 mod locked;
 #[cfg(feature = "metrics")]
 mod metrics;

@@ -382,6 +382,35 @@ fn a_timer_sleeps_until_its_clock_reports_a_step() {
     deliveries.recv_timeout(300 * SECOND).expect("it was woken");
 }
 
+/// The work takes 3 s, and each delivery may take 2 s. A timer that has too much to do is late with
+/// all timeouts alike.
+#[test]
+fn timeouts_that_wait_for_a_thread_use_no_attempt_and_begin_in_order() {
+    let (sender, begun) = mpsc::channel();
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).threads(1);
+    let builder = builder.handler_limit(Some(2 * SECOND));
+    let builder = builder.backoff(Backoff::new(SECOND / 1_000).attempts(4));
+    let timer = builder.build_blocking(move |delivery| {
+        assert_eq!(delivery.attempt(), 1);
+        sender.send(delivery.due())?;
+        thread::sleep(SECOND / 33);
+        Ok(())
+    });
+    let timer = timer.expect("start");
+    // What is due before its start is another lane.
+    timer.schedule("first", Duration::ZERO, b"").wait().expect("schedule");
+    begun.recv_timeout(300 * SECOND).expect("delivery");
+    for number in 0..100 {
+        timer.schedule(format!("{number}"), Duration::ZERO, b"").wait().expect("schedule");
+    }
+    assert!(timer.finish(300 * SECOND).wait().expect("finish"));
+    let order: Vec<_> = begun.try_iter().collect();
+    assert!(order.is_sorted() && order.len() == 100, "{order:?}");
+    let stats = timer.stats();
+    assert_eq!((stats.deliveries, stats.acknowledged), (101, 101));
+    assert_eq!((stats.overruns, stats.retries, stats.dead), (0, 0, 0));
+}
+
 #[test]
 fn a_handler_that_never_returns_loses_its_permit_backs_off_and_its_timeout_dies() {
     let clock = ManualClock::new();

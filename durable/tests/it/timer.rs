@@ -196,7 +196,7 @@ fn a_nearer_time_is_noticed_a_farther_one_and_each_of_a_batch() {
     let new = |id, due| NewTimeout::new(id, due, b"").expect("valid");
     // The first one was due before the timer started, so another lane delivers it.
     let dues = [timer.now().saturating_sub(3 * DAY), timer.now().saturating_add(DAY)];
-    timer.schedule_batch(vec![new("c", dues[0]), new("d", dues[1])]).wait().expect("schedule");
+    timer.schedule_batch(vec![new("d", dues[1]), new("c", dues[0])]).wait().expect("schedule");
     clock.advance(DAY);
     assert_eq!(ids(&seen), ["c", "d"]);
 }

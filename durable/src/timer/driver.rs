@@ -1579,44 +1579,6 @@ mod tests {
         }
     }
 
-    /// Another worker delivers timeouts of the key without a pause.
-    #[test]
-    fn timeouts_of_a_key_that_another_worker_delivers_go_to_that_worker() {
-        let mut bench = Bench::new(0);
-        let mut other = Bench::on(&bench.store, bench.now);
-        for bench in [&mut bench, &mut other] {
-            bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
-        }
-        let of_key = |id: &str, due| new(id, due).key("key").expect("valid");
-        other.schedule([of_key("first", bench.now)]);
-        let mut begun = other.steps(3);
-        bench.schedule(["old", "older"].map(|id| of_key(id, bench.now)));
-        assert_eq!((begun.len(), bench.steps(3).len()), (1, 0), "the key is busy");
-        for number in 0..200 {
-            if number > 80 && bench.driver.held.passes_over_keys() {
-                break;
-            }
-            let record = begun.pop().expect("one of the key runs");
-            other.acknowledge(&record);
-            other.schedule([of_key(&format!("new {number}"), other.now)]);
-            other.driver.notice(None, WallTime::MIN);
-            begun = other.steps(3);
-            bench.pass(SECOND / 10);
-            other.pass(SECOND / 10);
-            assert_eq!(bench.steps(3), []);
-        }
-        let left = bench.store.records();
-        assert!(left.iter().all(|record| record.id.as_str().starts_with("new")), "{left:?}");
-        // Once the key is free, this worker delivers it without a notice.
-        other.acknowledge(&begun.remove(0));
-        other.deliver(5);
-        bench.schedule([of_key("last", bench.now)]);
-        assert!(!bench.driver.is_idle(bench.now), "timeouts of the key may be due");
-        let next = bench.driver.next_step().expect("it passes over the key for a time");
-        bench.pass(next.since(bench.now).min(2 * SECOND));
-        assert_eq!(ids(&bench.deliver(3)), ["last"]);
-    }
-
     /// Another worker delivers timeouts of the key without a pause, as many as may run at once.
     /// This one has some that are older, and it may deliver one for long.
     #[test]
@@ -1684,6 +1646,7 @@ mod tests {
             let claims = bench.counters.read().claims;
             bench.steps(5);
             assert_eq!(bench.counters.read().claims, claims, "it passes over the key");
+            assert!(!bench.driver.is_idle(bench.now), "timeouts of the key may be due");
             if steps_back {
                 bench.now = bench.now.saturating_sub(SECOND / 10);
             } else {

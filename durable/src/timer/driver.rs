@@ -2046,6 +2046,19 @@ mod tests {
     }
 
     #[test]
+    fn tasks_hear_of_the_end_of_a_lease_while_the_store_fails() {
+        let mut bench = Bench::new(1);
+        let begun = bench.steps(4).remove(0);
+        let token = StopToken(Arc::clone(&bench.driver.delivering[&begun.token].run));
+        let mut stopped = std::pin::pin!(token.stopped());
+        let mut context = std::task::Context::from_waker(Waker::noop());
+        assert!(stopped.as_mut().poll(&mut context).is_pending());
+        bench.driver.paused_until = Some(WallTime::MAX);
+        bench.driver.lease.set(Duration::ZERO);
+        assert_eq!(bench.step().stopped.len(), 1, "no call renews it");
+    }
+
+    #[test]
     fn a_worker_whose_handlers_hang_leaves_due_timeouts_to_others() {
         let mut stuck = Bench::new(0);
         (stuck.driver.settings.is_shared, stuck.driver.settings.threads) = (true, Some(4));

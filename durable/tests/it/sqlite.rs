@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{Seek, SeekFrom, Write},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -33,6 +34,13 @@ fn a_file_keeps_its_queues_and_a_checksum_covers_those_of_records() {
     let store = SqliteStore::open_checked(&path).expect("it is not damaged");
     assert!(store.queues().block_on().expect("queues")[1].is_paused);
     drop(store);
+    // All records can be read, and the number of free pages is not that of its list.
+    for free in [9_u32, 0] {
+        let mut file = fs::OpenOptions::new().write(true).open(&path).expect("open");
+        file.seek(SeekFrom::Start(36)).expect("the header has 100 bytes");
+        file.write_all(&free.to_be_bytes()).expect("write");
+        assert_eq!(SqliteStore::open_checked(&path).is_ok(), free == 0);
+    }
     change(&path, "UPDATE records SET queue = 'r'; UPDATE ids SET queue = 'r'");
     let error = SqliteStore::open_checked(&path).expect_err("another queue");
     assert_eq!(error.reason(), StoreErrorReason::Corrupt);

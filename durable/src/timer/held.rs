@@ -452,4 +452,25 @@ mod tests {
             assert_eq!(held.parked_keys(), []);
         }
     }
+
+    /// What has the lowest rank gives way in a full window, and the newest of the key with most.
+    #[test]
+    fn the_last_records_give_way() {
+        let record = |(token, key): (u64, Option<&str>)| {
+            let due = WallTime::from_micros(token).expect("valid");
+            let mut new = NewTimeout::new(format!("{token}"), due, b"").expect("valid");
+            new.key = key.map(|key| key.parse().expect("valid"));
+            Waiting::new(pending_record(&new, token))
+        };
+        let tokens = |records: Vec<Record>| records.iter().map(|one| one.token).collect::<Vec<_>>();
+        let mut held = Held::default();
+        for token in [3, 1, 4, 2] {
+            held.wait(Reason::Handler(Lane::Window), record((token, None)));
+        }
+        assert_eq!(tokens(held.evict()), [4, 3]);
+        for waiting in [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "b")] {
+            held.admit(record((waiting.0, Some(waiting.1))), NonZeroUsize::new(1));
+        }
+        assert_eq!(tokens(held.trim(Size { count: 2, bytes: 0 })), [5]);
+    }
 }

@@ -242,7 +242,7 @@ pub trait Driven: Send + Sync {
     /// Expires the due timeouts, and runs their callbacks on this thread.
     fn turn(&self);
 
-    /// Returns the time of the next turn, or `None` if no timeout is pending.
+    /// Returns the time of the next turn; `None` if no timeout is pending or a shutdown has begun.
     fn next_turn(&self) -> Option<Instant>;
 
     /// Returns the time of the next turn since the start of a [`ManualClock`]; `None` on another

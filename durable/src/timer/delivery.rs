@@ -314,8 +314,8 @@ impl Delivery {
     /// Leaves the timeout to another worker, which may know what this one does not: its payload,
     /// for example. This counts no attempt. Workers can claim the timeout again after 5 seconds.
     /// From the third time on that this process leaves it, the time doubles, up to 10 minutes. If
-    /// it leaves more than 10,000, the time of further ones is that since they were due, within
-    /// these limits.
+    /// it leaves more than 10,000, the time of further ones is that from their due time to the time
+    /// for which this attempt was planned, within these limits.
     pub fn leave(self, error: impl fmt::Display) {
         self.end(Verdict::Left(error.to_string()));
     }

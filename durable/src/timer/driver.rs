@@ -1042,7 +1042,7 @@ impl Driver {
         record.attempt > 0 && !has_ended && backoff.is_last(record.attempt + 1)
     }
 
-    /// Leaves a timeout to workers that know its time zone: for a longer time each time.
+    /// Leaves a timeout to workers that know its time zone, for longer if it was left before.
     fn pass_to_others(&mut self, record: &Record, turn: &mut Turn<'_>) {
         emit!(warn, id = record.id.as_str(), "the time zone of a timeout is unknown here");
         self.cron_at = turn.now.saturating_add(CRON_PAUSE);

@@ -43,11 +43,11 @@ impl Left {
                 kept.retain(|_, (_, until)| *until > now);
             }
             if kept.len() == MOST_LEFT {
-                // The time since it was due doubles as well, though one that is overdue waits long.
+                // The time from its due time to this attempt doubles as well, though it may be long.
                 return now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
             }
         }
-        // Another worker may have been too busy the first time: the second delay is no longer.
+        // Another worker may have been too busy the first time: the second delay is as short.
         let (delay, until) = kept.entry(key).or_insert((LEFT / 4, now));
         *delay = (*delay * 2).min(MAX_LEFT);
         *until = now.saturating_add(LEFT.max(*delay));

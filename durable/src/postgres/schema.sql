@@ -296,7 +296,7 @@ $$;
 -- Timeouts that are due and not acknowledged, oldest first.
 CREATE VIEW {schema}.due AS
     (SELECT queue, priority, id, due, next_at, now() - next_at AS late, 'pending' AS state, worker, attempt, error
-    FROM {schema}.queues CROSS JOIN unnest('{0,1,2}'::smallint[]) AS level
+    FROM {schema}.queues CROSS JOIN pg_catalog.unnest('{0,1,2}'::smallint[]) AS level
     JOIN {schema}.timeouts ON state = 0 AND queue = name AND priority = level AND next_at <= now())
     UNION ALL
     (SELECT queue, priority, id, due, next_at, now() - next_at, CASE WHEN begun THEN 'delivering' ELSE 'claimed' END,

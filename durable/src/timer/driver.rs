@@ -1658,6 +1658,37 @@ mod tests {
         }
     }
 
+    /// Handlers of another worker have each key for long, and it can take no more.
+    #[test]
+    fn many_keys_that_others_have_for_long_cause_few_claims() {
+        let mut bench = Bench::new(0);
+        let mut other = Bench::on(&bench.store, bench.now);
+        for bench in [&mut bench, &mut other] {
+            bench.driver.settings.is_shared = true;
+            bench.driver.settings.queue.key_limit = NonZeroUsize::new(1);
+            bench.driver.settings.queue.max_deliveries = 300;
+        }
+        let of_key = |number: u32| {
+            new(format!("{number}"), bench.now).key(format!("key {}", number % 300)).expect("valid")
+        };
+        other.schedule((0..300).map(of_key));
+        let mut begun = 0;
+        while begun < 300 {
+            begun += other.steps(1).len();
+        }
+        bench.schedule((300..600).map(of_key));
+        bench.driver.notice(None, WallTime::MIN);
+        let start = bench.now;
+        while bench.now.since(start) < 24 * SECOND {
+            assert_eq!(bench.steps(1), [], "the keys are busy");
+            // It tries again, unless a claim is under way.
+            let next = bench.driver.next_step().unwrap_or(bench.now);
+            bench.pass(next.since(bench.now));
+        }
+        let claims = bench.counters.read().claims;
+        assert!((10..120).contains(&claims), "{claims} claims in less than a lease");
+    }
+
     /// Their handlers run on. The lease may have ended before a cancel, though the store has not
     /// given the timeout away, and renews the lease.
     #[test]

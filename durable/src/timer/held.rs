@@ -92,6 +92,8 @@ pub(super) struct Held {
     wheel: TimingWheel<Waiting>,
     /// Number of those in the wheel that are due, and tried again at their times there.
     tries: usize,
+    /// When those of them are tried that were tried for long.
+    next_try: WallTime,
     waits: FxHashMap<Reason, Due>,
     is_turn_of_window: bool,
     slots: FxHashMap<Name, usize>,
@@ -168,12 +170,20 @@ impl Held {
     }
 
     /// Adds a record that could not begin. The time until the next try about doubles from `least`
-    /// on. A part of it is random, or the tries could keep step with deliveries of others.
+    /// on. A part of it is random, or the tries could keep step with deliveries of others. Records
+    /// that were tried for long share the next try, so that those of many keys go back at once.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
         let part = 1.0 - fastrand::f64() / 4.0;
         waiting.delay = waiting.delay.mul_f64(2.0 * part).clamp(least, MAX_DELAY.mul_f64(part));
         self.tries += 1;
-        self.insert(now.saturating_add(waiting.delay), waiting);
+        let mut until = now.saturating_add(waiting.delay);
+        if waiting.is_tried_for_long() {
+            if self.next_try <= now {
+                self.next_try = until;
+            }
+            until = self.next_try;
+        }
+        self.insert(until, waiting);
     }
 
     fn insert(&mut self, until: WallTime, waiting: Waiting) {
@@ -216,7 +226,10 @@ impl Held {
             all.push(waiting.record);
         }
         self.free(Some(&key));
-        self.passed.insert(key, now.saturating_add(MAX_DELAY));
+        // A claim follows each end.
+        let last = self.passed.values().max().filter(|&&last| last.since(now) > MAX_DELAY / 2);
+        let until = last.copied().unwrap_or(now.saturating_add(MAX_DELAY));
+        self.passed.insert(key, until);
         all
     }
 

@@ -43,7 +43,7 @@ impl Left {
                 kept.retain(|_, (_, until)| *until > now);
             }
             if kept.len() == MOST_LEFT {
-                // The time from its due time to this attempt doubles as well, though it may be long.
+                // The time since its due time doubles as well, though it may be long.
                 return now.saturating_add(record.next.since(record.due).clamp(LEFT, MAX_LEFT));
             }
         }

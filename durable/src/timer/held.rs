@@ -99,6 +99,8 @@ pub(super) struct Held {
     slots: FxHashMap<Name, usize>,
     /// Keys that other workers deliver, and until when claims pass over them.
     passed: FxHashMap<Name, WallTime>,
+    /// The latest of these ends, which further keys share: a claim follows each.
+    passes_until: WallTime,
     /// The latest last attempt, by token, and until when no other one begins beside it.
     last: Option<(u64, WallTime)>,
     /// Of all records, and of those that wait for a delivery.
@@ -226,10 +228,10 @@ impl Held {
             all.push(waiting.record);
         }
         self.free(Some(&key));
-        // A claim follows each end.
-        let last = self.passed.values().max().filter(|&&last| last.since(now) > MAX_DELAY / 2);
-        let until = last.copied().unwrap_or(now.saturating_add(MAX_DELAY));
-        self.passed.insert(key, until);
+        if self.passes_until.since(now) <= MAX_DELAY / 2 {
+            self.passes_until = now.saturating_add(MAX_DELAY);
+        }
+        self.passed.insert(key, self.passes_until);
         all
     }
 

@@ -149,8 +149,10 @@ impl Error for StoreError {
     }
 }
 
-/// Returns the texts of an error and of its causes.
-pub(crate) fn causes(error: &dyn Error) -> String {
+/// Returns the texts of an error and of its causes. For the program.
+#[doc(hidden)]
+#[must_use]
+pub fn causes(error: &dyn Error) -> String {
     let errors = std::iter::successors(Some(error), |&error| error.source());
     errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

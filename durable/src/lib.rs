@@ -174,8 +174,6 @@ mod time;
 mod timer;
 mod transition;
 
-#[doc(hidden)]
-pub use self::inspect::change;
 #[cfg(feature = "page")]
 pub use self::page::Page;
 #[cfg(feature = "serde")]
@@ -184,6 +182,8 @@ pub use self::payload::{Payload, PayloadError};
 pub use self::postgres::{PostgresStore, Tls};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
+#[doc(hidden)]
+pub use self::{error::causes, inspect::change};
 pub use self::{
     error::{BuildError, DurableError, InputError, StoreError, StoreErrorReason, StoreResult},
     inspect::Overview,

@@ -1,11 +1,11 @@
 //! The arguments of the program.
 
 use clap::{Args as Group, Parser, Subcommand};
-use delaywheel_durable::{Name, PostgresStore, TimeoutId, WallTime, When};
+use delaywheel_durable::{Name, PostgresStore, TimeoutId, WallTime, When, causes};
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use percent_encoding::percent_decode_str;
 
-use crate::{Failure, chain};
+use crate::Failure;
 
 const STORE: &str =
     "The store: sqlite:PATH, a path, postgres://USER@HOST/DATABASE, or host=HOST dbname=DATABASE";
@@ -192,7 +192,7 @@ impl Time {
 }
 
 fn schema(name: &str) -> Result<String, String> {
-    PostgresStore::migrations(name).map(|_| name.to_owned()).map_err(|error| chain(&error))
+    PostgresStore::migrations(name).map(|_| name.to_owned()).map_err(|error| causes(&error))
 }
 
 /// Reads a cursor: microseconds since 1970, a colon, and an id, some of whose bytes are encoded.

@@ -5,7 +5,6 @@ mod report;
 mod target;
 
 use std::{
-    error::Error,
     io::{self, Write},
     path::PathBuf,
     process::ExitCode,
@@ -15,7 +14,7 @@ use std::{
 use clap::Parser;
 use delaywheel_durable::{
     Answer, Cancelled, Command, Name, Overview, PostgresStore, Query, Record, State, Store,
-    StoreError, TimeoutId, WallTime, change,
+    StoreError, TimeoutId, WallTime, causes, change,
 };
 use indicatif::ProgressBar;
 use pollster::FutureExt as _;
@@ -58,19 +57,14 @@ fn main() -> ExitCode {
 enum Failure {
     #[error("{0}")]
     Usage(String),
-    #[error("{}", chain(.0))]
+    #[error("{}", causes(.0))]
     Store(#[from] StoreError),
-    #[error("{} timeouts were {}, then: {}", .0, .1, chain(.2))]
+    #[error("{} timeouts were {}, then: {}", .0, .1, causes(.2))]
     Partly(usize, &'static str, StoreError),
     #[error("{}: {}", .0.display(), .1)]
     File(PathBuf, io::Error),
     #[error(transparent)]
     Output(#[from] io::Error),
-}
-
-fn chain(error: &dyn Error) -> String {
-    let errors = std::iter::successors(Some(error), |&error| error.source());
-    errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Whether what was named was found.

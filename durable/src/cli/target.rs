@@ -5,12 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use delaywheel_durable::{NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason};
+use delaywheel_durable::{
+    NoTls, PostgresStore, SqliteStore, Store, StoreError, StoreErrorReason, causes,
+};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::{Config, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::{Failure, chain};
+use crate::Failure;
 
 pub(crate) enum Target {
     /// With TLS only if the parameters require it: many servers that offer TLS have a certificate
@@ -39,7 +41,7 @@ fn tls() -> Result<MakeRustlsConnect, Failure> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.or_else(|error| usage(&chain(&error)))?;
+    let builder = builder.or_else(|error| usage(&causes(&error)))?;
     Ok(MakeRustlsConnect::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
@@ -53,7 +55,7 @@ impl Target {
             return Ok(Self::Sqlite(store.strip_prefix("sqlite:").unwrap_or(&store).into()));
         }
         // Not taken for a path, which an error would print with its password.
-        let config: Config = store.parse().or_else(|error| usage(&chain(&error)))?;
+        let config: Config = store.parse().or_else(|error| usage(&causes(&error)))?;
         let tls = (config.get_ssl_mode() == SslMode::Require).then(tls).transpose()?;
         Ok(Self::Postgres { url: store, schema, tls })
     }

@@ -881,9 +881,10 @@ mod tests {
         }
     }
 
-    /// The only address is one of a standby, which serves reads, and did not answer for a time.
+    /// The first address did not answer for a time. One name may lead to several addresses, and a
+    /// standby alone serves reads.
     #[test]
-    fn a_store_with_one_address_never_asks_for_a_primary() {
+    fn addresses_are_tried_in_another_order_and_only_one_of_several_must_be_a_primary() {
         for (parameters, expected) in [
             ("host=standby", TargetSessionAttrs::Any),
             ("host=gone,primary", TargetSessionAttrs::ReadWrite),
@@ -892,7 +893,8 @@ mod tests {
             let asked = Arc::new(Mutex::new(Vec::new()));
             let seen = Arc::clone(&asked);
             let connect: Connect = Arc::new(move |config: Config, _, _| {
-                seen.lock().push(config.get_target_session_attrs());
+                let order = config.get_load_balance_hosts();
+                seen.lock().push((config.get_target_session_attrs(), order));
                 Box::pin(pending())
             });
             let config: Config = parameters.parse().expect("parameters");
@@ -901,26 +903,9 @@ mod tests {
                 let taken = connections.take(Duration::from_millis(20), false);
                 assert!(connections.driver.block_on(taken).is_err(), "no server");
             }
+            let expected = (expected, LoadBalanceHosts::Random);
             assert_eq!(asked.lock().last(), Some(&expected), "{parameters}");
         }
-    }
-
-    /// The name leads to several addresses, of which the first one does not answer.
-    #[test]
-    fn the_addresses_of_one_name_are_tried_in_another_order() {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&asked);
-        let connect: Connect = Arc::new(move |config: Config, _, _| {
-            seen.lock().push(config.get_load_balance_hosts());
-            Box::pin(pending())
-        });
-        let config: Config = "host=cluster".parse().expect("parameters");
-        let connections = Connections::open(config, connect, "s").expect("start");
-        for _ in 0..2 {
-            let taken = connections.take(Duration::from_millis(20), false);
-            assert!(connections.driver.block_on(taken).is_err(), "no server");
-        }
-        assert_eq!(asked.lock().last(), Some(&LoadBalanceHosts::Random));
     }
 
     #[test]

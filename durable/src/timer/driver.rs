@@ -1017,7 +1017,7 @@ impl Driver {
                 }
                 Begun::Void => turn.counters.fenced.add(1),
                 Begun::Locked => self.held.retry(waiting, LOCKED, turn.now),
-                Begun::Busy if waiting.is_tried_for_long() => {
+                Begun::Busy if waiting.is_tried_for_long(BUSY) => {
                     let given = self.held.pass_over(waiting, turn.now);
                     self.release(&given, turn);
                 }

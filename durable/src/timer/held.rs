@@ -52,17 +52,19 @@ pub(super) struct Waiting {
     pub(super) record: Record,
     /// Its key, once it counts as a delivery of that.
     pub(super) slot: Option<Name>,
-    /// Time until the next try, if there was one.
+    /// Time until the next try, if there was one, and the least such time for its reason.
     delay: Duration,
+    least: Duration,
 }
 
 impl Waiting {
     pub(super) fn new(record: Record) -> Self {
-        Self { record, slot: None, delay: Duration::ZERO }
+        Self { record, slot: None, delay: Duration::ZERO, least: Duration::ZERO }
     }
 
-    pub(super) fn is_tried_for_long(&self) -> bool {
-        self.delay >= MAX_DELAY / 2
+    /// Returns whether it was tried for long, for the reason with this least delay.
+    pub(super) fn is_tried_for_long(&self, least: Duration) -> bool {
+        self.least == least && self.delay >= MAX_DELAY / 2
     }
 }
 
@@ -172,14 +174,17 @@ impl Held {
     }
 
     /// Adds a record that could not begin. The time until the next try about doubles from `least`
-    /// on. A part of it is random, or the tries could keep step with deliveries of others. Records
+    /// on, which differs for each reason. A part of it is random, or the tries could keep step with deliveries of others. Records
     /// that were tried for long share the next try, so that those of many keys go back at once.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
         let part = 1.0 - fastrand::f64() / 4.0;
+        if mem::replace(&mut waiting.least, least) != least {
+            waiting.delay = Duration::ZERO;
+        }
         waiting.delay = waiting.delay.mul_f64(2.0 * part).clamp(least, MAX_DELAY.mul_f64(part));
         self.tries += 1;
         let mut until = now.saturating_add(waiting.delay);
-        if waiting.is_tried_for_long() {
+        if waiting.is_tried_for_long(least) {
             if self.next_try <= now {
                 self.next_try = until;
             }
@@ -433,6 +438,12 @@ mod tests {
         }
         assert!(tries.iter().any(|time| time % 100_000 != 0), "{tries:?}");
         assert!(tries[19] <= 19 * 2_000_000, "{tries:?}");
+        assert!(waiting.is_tried_for_long(Duration::from_millis(100)), "for that reason");
+        let least = Duration::from_millis(10);
+        assert!(!waiting.is_tried_for_long(least), "not for another one");
+        held.retry(waiting, least, now);
+        let (_, next, _) = held.wheel.iter().next().expect("it is tried again");
+        assert_eq!(time(next), now.saturating_add(least));
     }
 
     #[test]

@@ -119,9 +119,10 @@ impl Target {
         if let Some(token) = serve.token {
             page = page.token(token);
         }
-        writeln!(io::stderr(), "serving http://{}", listener.local_addr()?)?;
+        let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let interrupt = async {
+        let interrupt = async move {
+            drop(writeln!(io::stderr(), "serving http://{address}"));
             // Without a handler, an interrupt ends the process, which loses nothing.
             if tokio::signal::ctrl_c().await.is_err() {
                 std::future::pending::<()>().await;

@@ -728,8 +728,11 @@ impl Driver {
     }
 
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
-        turn.counters.lost_leases.add(1);
-        emit!(warn, "lease was lost");
+        // That of a worker that holds nothing is not renewed.
+        if self.has_held() {
+            turn.counters.lost_leases.add(1);
+            emit!(warn, "lease was lost");
+        }
         self.worker = None;
         self.lease.set(Duration::ZERO);
         self.stop_deliveries(turn);

@@ -48,6 +48,24 @@ fn a_gap_longer_than_a_lease_repeats_no_delivery_of_another_queue() {
     }
 }
 
+/// A worker without records does not renew its lease.
+#[test]
+fn the_end_of_an_idle_lease_is_no_loss() {
+    let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());
+    let (emails, email_deliveries) = queue("email");
+    let (others, _other_deliveries) = queue("other");
+    let builder = DurableTimer::builder(store).clock(clock.clone());
+    let timer = builder.queue(emails).queue(others).build().expect("start");
+    for id in ["a", "b", "c"] {
+        let mut new = email(&clock, id);
+        new.due = timer.now().saturating_add(3_600 * SECOND);
+        timer.schedule_new(new).wait().expect("schedule");
+        clock.advance(3_600 * SECOND);
+        assert_eq!(ids(&email_deliveries), [id]);
+    }
+    assert_eq!(timer.stats().lost_leases, 0);
+}
+
 #[test]
 fn workers_of_different_names_and_queues_share_no_name() {
     let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());

@@ -280,11 +280,15 @@ impl Core {
 
     fn carry_out(&self, queue: &Served, step: Step, claim: &dyn Fn(LaneClaim)) {
         step.claims.into_iter().for_each(claim);
-        // A waker may panic, also when it is dropped, and may use the timer.
-        step.stopped.into_iter().for_each(|task| run_contained(move || task.wake_by_ref()));
         for (claim, settlement, is_skipped) in step.settlements {
             self.settle(claim, settlement, is_skipped);
         }
+        let overrun = step.overrun.iter().flat_map(|run| run.stop());
+        // A waker may panic, also when it is dropped, and may use the timer.
+        step.stopped
+            .into_iter()
+            .chain(overrun)
+            .for_each(|task| run_contained(move || task.wake_by_ref()));
         let Some(handler) = queue.handler.lock().clone() else { return };
         for (record, run) in step.begun {
             let Some(core) = self.itself.upgrade() else { continue };

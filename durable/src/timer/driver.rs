@@ -178,6 +178,9 @@ pub(crate) struct Step {
     pub(crate) claims: Vec<LaneClaim>,
     /// Tasks that wait for the end of a delivery which has become void.
     pub(super) stopped: Vec<Arc<Waker>>,
+    /// Deliveries that exceeded their limit, to be stopped after their settlements are queued: a
+    /// handler that stops must not end them first.
+    pub(super) overrun: Vec<Arc<Run>>,
     pub(crate) again: bool,
 }
 
@@ -496,10 +499,10 @@ impl Driver {
                 self.watch(token, start);
                 continue;
             }
-            turn.step.stopped.extend(run.stop());
             self.ended(token);
             turn.counters.overruns.add(1);
             self.fail(run.claim.clone(), run.attempt, "the handler exceeded its limit", turn);
+            turn.step.overrun.push(run);
         }
     }
 

@@ -180,3 +180,30 @@ fn a_task_that_no_longer_waits_for_the_end_of_a_delivery_leaves_no_waker() {
     poll(pin!(delivery.stop_token().stopped()), &waker);
     assert_eq!(Arc::strong_count(&waker), 1);
 }
+
+/// A task that ends its delivery when it hears that this is void.
+struct Obeys(parking_lot::Mutex<Option<Delivery>>);
+
+impl Wake for Obeys {
+    fn wake(self: Arc<Self>) {
+        self.0.lock().take().expect("a delivery").acknowledge();
+    }
+}
+
+#[test]
+fn a_handler_that_stops_at_its_limit_does_not_acknowledge() {
+    let clock = ManualClock::new();
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).handler_limit(Some(SECOND));
+    let (timer, deliveries) = crate::timer::held(builder, &clock);
+    timer.schedule("a", Duration::ZERO, b"").wait().expect("schedule");
+    clock.advance(Duration::ZERO);
+    let delivery = deliveries.try_recv().expect("delivery");
+    let mut stopped = pin!(delivery.stop_token().stopped());
+    let waker = Waker::from(Arc::new(Obeys(Some(delivery).into())));
+    assert!(stopped.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    clock.advance(SECOND);
+    assert!(stopped.poll(&mut Context::from_waker(&waker)).is_ready());
+    let record = timer.get("a").wait().expect("get").expect("its end is ignored");
+    assert_eq!(record.error.as_deref(), Some("the handler exceeded its limit"));
+    assert_eq!((timer.stats().acknowledged, timer.stats().fenced), (0, 1));
+}

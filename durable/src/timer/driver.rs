@@ -881,7 +881,10 @@ impl Driver {
             let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
             self.is_full = is_full && (has_more || self.is_full);
         } else if let Some(rate) = self.settings.catch_up_rate {
-            let count = u32::try_from(batch.records.len()).unwrap_or(u32::MAX).max(1);
+            // Those that are skipped are no deliveries.
+            let age = self.settings.skip_older_than;
+            let delivered = batch.records.iter().filter(|one| skipped(one, now, age).is_none());
+            let count = u32::try_from(delivered.count()).unwrap_or(u32::MAX);
             pause = pause.max(Duration::from_secs(1) * count / rate.get());
         }
         let lead = self.lead();

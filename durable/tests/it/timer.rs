@@ -316,6 +316,24 @@ fn a_backlog_is_spread_over_the_rate_and_delays_nothing_else() {
 }
 
 #[test]
+fn a_timeout_that_is_too_old_uses_no_rate() {
+    let (clock, store) = (ManualClock::new(), SqliteStore::in_memory());
+    let builder = || DurableTimer::builder(store.clone());
+    let timer = builder().clock(clock.clone()).build().expect("start");
+    for (id, seconds) in (0..100).map(|id| (id, 0)).chain((100..103).map(|id| (id, 100))) {
+        timer.schedule(id.to_string(), SECOND * seconds, b"").wait().expect("schedule");
+    }
+    drop(timer);
+    clock.advance(101 * SECOND);
+    let rate = NonZeroU32::new(1).expect("not zero");
+    let builder = builder().skip_older_than(5 * SECOND).catch_up_rate(rate);
+    let (timer, seen) = start(builder, &clock);
+    clock.advance(3 * SECOND);
+    assert_eq!(ids(&seen).len(), 3, "the recent ones");
+    assert_eq!(timer.stats().skipped, 100);
+}
+
+#[test]
 fn a_clock_that_steps_delivers_nothing_early_or_twice_and_skips_nothing() {
     let clock = ManualClock::new();
     let (timer, seen) = plain(&clock);

@@ -126,7 +126,7 @@ pub(crate) struct Requeue {
     #[command(flatten)]
     pub(crate) many: Many,
     /// When they are due, instead of now: 2030-01-31T12:00:00Z, or 2h from now
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) at: Option<Time>,
 }
 

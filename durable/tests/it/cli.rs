@@ -189,6 +189,7 @@ fn requeue_takes_one_or_those_that_fit() {
     assert_eq!(file.json(&["stats"]).1["dead"], 132);
     assert_eq!(file.json(&["requeue", "--all"]), (0, requeued(132, false)));
     assert_eq!(file.json(&["requeue", "--all"]), (1, requeued(0, false)));
+    assert_eq!(file.json(&["requeue", "--all", "--at", "-2h"]), (1, requeued(0, false)));
     let before = file.json(&["stats"]).1;
     assert_eq!((&before["dead"], &before["due"]), (&json!(0), &json!(254)));
 }

@@ -178,6 +178,9 @@ impl Core {
     /// a locked record. After the end, the job is dropped.
     pub(super) fn commit(&self, job: Job) {
         if self.is_virtual {
+            if *self.phase.lock() == Phase::Ended {
+                return drop_jobs([job]);
+            }
             let mut postponed = self.postponed.lock();
             // It may pass a settlement, which no other thread would write while its caller waits.
             let is_held = |earlier: &Job| !earlier.is_settlement() && earlier.shares_id(&job);

@@ -257,6 +257,17 @@ fn a_handler_calls_its_timer_while_that_finishes() {
 }
 
 #[test]
+fn a_pause_after_the_end_is_refused_in_virtual_time_too() {
+    for clock in [None, Some(ManualClock::new())] {
+        let builder = DurableTimer::builder(SqliteStore::in_memory());
+        let builder = clock.into_iter().fold(builder, DurableTimerBuilder::clock);
+        let timer = builder.build().expect("start");
+        assert!(timer.finish(20 * SECOND).wait().expect("finish"));
+        assert!(matches!(timer.pause("").wait(), Err(DurableError::ShutDown)));
+    }
+}
+
+#[test]
 fn a_read_does_not_wait_for_changes() {
     let (store, _, go) = slow(&SqliteStore::in_memory(), |call| matches!(call, Call::Write(_)));
     let timer = DurableTimer::builder(store).build().expect("start");

@@ -138,6 +138,9 @@ impl Run {
 /// ended, the handler has exceeded its limit, or the timeout was cancelled or replaced. A shutdown
 /// of the timer stops no delivery.
 ///
+/// A handler that stops before its work is done ends with an error: after the end of its lease,
+/// `Ok` acknowledges the timeout if no other worker has taken it over.
+///
 /// A cancel by any process stops the delivery at once if the store notifies its timers, and with
 /// the next renewal of the lease otherwise, which is a third of it.
 ///

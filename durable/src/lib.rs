@@ -118,7 +118,7 @@
 //!
 //! - `sqlite` (default): the embedded store, which tests also use in memory, and [`conformance`].
 //! - `postgres`: the store for many processes.
-//! - `jiff`: timestamps of that crate wherever a time is expected.
+//! - `jiff`: timestamps of that crate convert into [`When`], and by `try_from` into [`WallTime`].
 //! - `cron`: cron expressions in a time zone, by `croner` and `jiff`.
 //! - `metrics`: [`DurableTimer::publish_metrics`](DurableTimer#method.publish_metrics).
 //! - `cli`: the program `delaywheel-durable`; the README describes it.

@@ -140,7 +140,9 @@ impl fmt::Debug for WallTime {
 
 /// When a timeout is due: a point in time, or a delay from now.
 ///
-/// Every method that takes a time takes `impl Into<When>`.
+/// The methods of a timer and of a delivery take `impl Into<When>`. A
+/// [`NewTimeout`](crate::NewTimeout) takes a [`WallTime`]: for a delay, that is
+/// `timer.now().saturating_add(delay)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {

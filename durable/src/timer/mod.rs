@@ -537,7 +537,7 @@ impl DurableTimer {
         self.core.counters.read()
     }
 
-    /// Shuts down at once: refuses new timeouts and begins no delivery.
+    /// Shuts down at once: refuses changes of timeouts and begins no delivery.
     ///
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
     /// end; the lease is renewed until they have. Does not wait for them. Changes that wait for a
@@ -546,8 +546,8 @@ impl DurableTimer {
         self.core.shut_down();
     }
 
-    /// Refuses new timeouts, delivers until no timeout is due or being delivered, and shuts down;
-    /// after `within` at the latest. Returns whether all deliveries and changes have ended.
+    /// Refuses changes of timeouts, delivers until no timeout is due or being delivered, and shuts
+    /// down; after `within` at the latest. Returns whether all deliveries and changes have ended.
     ///
     /// The timer goes on to its end though its handles and the receipt are dropped. Await the
     /// receipt in a task, whose thread the handlers may need.

@@ -17,7 +17,8 @@ pub enum Missed {
     #[default]
     Once,
     /// Delivers none that is older than the period or, for a cron expression, whose successor has
-    /// passed as well. This holds for another attempt and after a requeue too.
+    /// passed as well. This holds for another attempt and after a requeue too. Then continues with
+    /// the first occurrence that is due now or later.
     Skip,
 }
 
@@ -41,7 +42,7 @@ enum Rule {
 }
 
 impl Repeat {
-    /// Recurs every `period`, counted from the first due time.
+    /// Recurs every `period`, counted from the first due time, or from that of a reschedule.
     pub fn every(period: Duration) -> Result<Self, InputError> {
         let micros = u64::try_from(period.as_nanos().div_ceil(1_000))
             .map_err(|_| InputError::AfterYear9999)?;

@@ -93,7 +93,8 @@ counters! {
     retries,
     /// Timeouts that became dead.
     dead,
-    /// Timeouts and occurrences that a policy skipped.
+    /// Timeouts and occurrences that a policy skipped. Those that [`Missed`](crate::Missed) passes
+    /// over at once count as one, or none after a delivery.
     skipped,
     /// Claims and settlements that the store refused, because the record was cancelled, replaced or
     /// taken over by another worker. SQLite also refuses a claim made while a commit changes the

@@ -351,8 +351,8 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; also if the file exists. After another error, a part of the copy may be
-    /// left.
+    /// [`StoreError`]; also if the file exists, or this store is in memory. After another error, a
+    /// part of the copy may be left.
     pub fn backup(&self, path: impl AsRef<Path>) -> StoreResult<()> {
         // SQLite takes some relative paths, such as `file:copy.db`, for something else.
         let path = path::absolute(path).map_err(file_error)?;

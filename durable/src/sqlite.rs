@@ -242,7 +242,8 @@ impl SqliteStore {
     /// Those of [`open`](Self::open), except [`InUse`](StoreErrorReason::InUse). A file that does
     /// not exist is an error.
     pub fn open_read_only(path: impl AsRef<Path>) -> StoreResult<Self> {
-        let path = real_path(path.as_ref()).map_err(file_error)?;
+        let path = path.as_ref();
+        let path = real_path(path).map_err(file_error(path))?;
         if is_copy(&path) && beside(&path, "-wal").metadata().is_ok_and(|log| log.len() > 0) {
             let text = "the log beside this copy is of another file; open it to write first";
             return Err(StoreError::with_source(StoreErrorReason::Corrupt, text));
@@ -286,10 +287,10 @@ impl SqliteStore {
     }
 
     fn open_file(path: &Path, is_checked: bool) -> StoreResult<Self> {
-        let path = real_path(path).map_err(file_error)?;
+        let path = real_path(path).map_err(file_error(path))?;
         let lock = lock_beside(&path)?;
         if is_copy(&path) {
-            remove_log(&path).map_err(file_error)?;
+            remove_log(&path).map_err(file_error(&path))?;
         }
         Self::open_locked(path, Some(lock), is_checked)
     }
@@ -355,10 +356,12 @@ impl SqliteStore {
     /// part of the copy may be left.
     pub fn backup(&self, path: impl AsRef<Path>) -> StoreResult<()> {
         // SQLite takes some relative paths, such as `file:copy.db`, for something else.
-        let path = path::absolute(path).map_err(file_error)?;
-        let file = File::create_new(&path).map_err(file_error)?;
-        let name =
-            path.to_str().ok_or_else(|| file_error(io::ErrorKind::InvalidFilename.into()))?;
+        let path = path.as_ref();
+        let path = path::absolute(path).map_err(file_error(path))?;
+        let file = File::create_new(&path).map_err(file_error(&path))?;
+        let name = path
+            .to_str()
+            .ok_or_else(|| file_error(&path)(io::ErrorKind::InvalidFilename.into()))?;
         // No claim waits for a connection of its own.
         let copy = || {
             self.connection()?.execute("VACUUM INTO ?", [name])?;
@@ -367,7 +370,7 @@ impl SqliteStore {
             copy.pragma_update(None, "application_id", COPY)
         };
         copy().map_err(store_error)?;
-        file.sync_all().map_err(file_error)
+        file.sync_all().map_err(file_error(&path))
     }
 
     /// Makes the file as small as its records allow. Calls that write wait meanwhile. Returns
@@ -1194,11 +1197,11 @@ fn adopt(copy: &Connection) -> rusqlite::Result<()> {
 fn lock_beside(path: &Path) -> StoreResult<Lock> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false);
-    let file = options.open(beside(path, "-lock")).map_err(file_error)?;
+    let file = options.open(beside(path, "-lock")).map_err(file_error(path))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(StoreError::new(StoreErrorReason::InUse)),
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
-            Err(file_error(error))
+            Err(file_error(path)(error))
         }
         _ => match Lock(file) {
             // It was removed before it was locked.
@@ -1512,15 +1515,18 @@ fn damaged(error: impl Into<Box<dyn Error + Send + Sync>>) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, Type::Null, error.into())
 }
 
-fn file_error(error: io::Error) -> StoreError {
-    let reason = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorReason::Full,
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            StoreErrorReason::ReadOnly
-        }
-        _ => StoreErrorReason::Other,
-    };
-    StoreError::with_source(reason, error)
+fn file_error(path: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |error| {
+        let reason = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorReason::Full,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StoreErrorReason::ReadOnly
+            }
+            _ => StoreErrorReason::Other,
+        };
+        let text = format!("{}: {error}", path.display());
+        StoreError::with_source(reason, io::Error::new(error.kind(), text))
+    }
 }
 
 fn lacks_index(error: &rusqlite::Error) -> bool {

@@ -102,6 +102,8 @@ fn commands_that_read_work_beside_the_process_that_has_the_file_open() {
     let (code, copied) = file.json(&["backup", name]);
     let copy = file.folder.path().join(name);
     assert_eq!((code, copied["bytes"].as_u64()), (0, copy.metadata().ok().map(|file| file.len())));
+    let again = file.run(&["backup", name]);
+    assert!(text(&again.stderr).contains("copy.db: "), "it names the file: {again:?}");
     let copy = SqliteStore::open(&copy).expect("a store");
     assert_eq!(copy.count().block_on().expect("count").dead, 253);
     assert_eq!(file.json(&["requeue", "sms/0", "--dry-run"]).1["requeued"], 1);

@@ -24,15 +24,18 @@ pub enum InputError {
     /// The time is before the start of 1970.
     #[error("time is before 1970")]
     Before1970,
-    /// The time is after the end of the year 9999.
-    #[error("time is after the year 9999")]
+    /// The time is after the end of the year 9999, or a cron expression has none until then.
+    #[error("there is no such time before the year 10000")]
     AfterYear9999,
     /// The period of a recurring timeout is shorter than a millisecond.
     #[error("period is shorter than a millisecond")]
     ShortPeriod,
-    /// The cron expression or its time zone is not valid.
-    #[error("cron expression or time zone is not valid")]
+    /// The cron expression is not valid.
+    #[error("cron expression is not valid")]
     Cron,
+    /// The time zone of a cron expression is not known here.
+    #[error("time zone is not known here")]
+    Zone,
     /// The record needs a feature of this crate that is not enabled.
     #[error("this build lacks the feature `cron`")]
     NoCron,
@@ -42,8 +45,8 @@ pub enum InputError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The setting of this name is out of its range.
-    #[error("setting `{0}` is out of range")]
+    /// The setting of this name is not valid: it is out of its range, or two queues have one name.
+    #[error("setting `{0}` is not valid")]
     Setting(&'static str),
     /// The operating system refused a thread or a file descriptor.
     #[error("thread cannot be started")]

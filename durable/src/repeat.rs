@@ -82,8 +82,8 @@ impl Repeat {
     ///
     /// # Errors
     ///
-    /// [`InputError::NoCron`] for a cron expression without that feature, and [`InputError::Cron`]
-    /// if this build does not know its time zone, or cannot tell the next time.
+    /// [`InputError::NoCron`] for a cron expression without that feature, [`InputError::Zone`] if
+    /// its time zone is not known here, and [`InputError::Cron`] if no time can be told.
     pub fn after(&self, due: WallTime, time: WallTime) -> Result<Option<WallTime>, InputError> {
         match &self.rule {
             Rule::Every(period) => Ok(next_multiple(due, time, *period)),
@@ -154,7 +154,7 @@ fn cron_parts(
     zone: &str,
 ) -> Result<(croner::Cron, jiff::tz::TimeZone), InputError> {
     let cron = expression.parse::<croner::Cron>().map_err(|_| InputError::Cron)?;
-    let zone = jiff::tz::TimeZone::get(zone).map_err(|_| InputError::Cron)?;
+    let zone = jiff::tz::TimeZone::get(zone).map_err(|_| InputError::Zone)?;
     Ok((cron, zone))
 }
 

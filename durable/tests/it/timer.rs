@@ -554,7 +554,7 @@ fn cron_follows_its_time_zone() {
     assert_eq!(next.as_deref(), Some("2011-12-30T19:00:00Z"));
     assert_eq!(after("0 9 30 2 *", "Pacific/Apia", "2011-12-29T19:00:00Z"), None);
     assert_eq!(Repeat::cron("nonsense", "UTC"), Err(InputError::Cron));
-    assert_eq!(Repeat::cron("0 9 * * *", "Mars/Olympus"), Err(InputError::Cron));
+    assert_eq!(Repeat::cron("0 9 * * *", "Mars/Olympus"), Err(InputError::Zone));
 }
 
 #[test]

@@ -65,9 +65,8 @@ impl<K: Hash + Eq, V> DelayMap<K, V> {
                 return Ok(None);
             }
             let Some(next) = self.next_expiration() else { pending().await };
+            // The clock of a map without a timer may be behind the clock of this sleep by a moment.
             self.sleep_until(next).await?;
-            // The clock of a map without a timer may be behind the clock of its sleeps by a moment.
-            self.clock().raise_latest(next);
         }
     }
 
@@ -144,7 +143,8 @@ impl<K, V> SharedDelayMap<K, V> {
     /// another. Such code is `Hash`, `Eq` and `Debug`, drops of values, the clock, and the body of
     /// an `if let` on `lock().get(..)`. A future of [`next`](Self::next) locks the map in its polls
     /// and in its drop. Do not keep the guard across an `await`: it is not [`Send`]. A panic of
-    /// your code unlocks the map.
+    /// your code unlocks the map. If you put a map of another timer in the place of this one, a
+    /// task that waits may still wait for the first timer.
     #[must_use = "the map is unlocked at once"]
     pub fn lock(&self) -> impl DerefMut<Target = DelayMap<K, V>> + '_ {
         Guard(Some(self.0.lock()))
@@ -194,10 +194,7 @@ impl<K: Hash + Eq, V> SharedDelayMap<K, V> {
                 match Pin::new(slept).poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Ok(())) => {
-                        sleep = None;
-                        next.inspect(|next| self.0.lock().map.clock().raise_latest(*next));
-                    }
+                    Poll::Ready(Ok(())) => sleep = None,
                 }
             }
         })

@@ -6,10 +6,11 @@ use std::{
     sync::{Arc, mpsc},
     task::{Poll, Waker},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use delaywheel::{
+    Clock, ManualClock,
     future::{SharedDelayMap, SleepError},
     time::DelayMap,
 };
@@ -163,4 +164,35 @@ fn a_task_gets_an_entry_whose_time_was_seen_before_the_clock_stepped_back() {
         });
         assert_eq!(entries.recv_timeout(60 * SECOND), Ok(Some((1, 2))), "shared: {is_shared}");
     }
+}
+
+/// Two of these clocks have one origin, so their instants can be equal.
+#[derive(Debug, Clone)]
+struct Since(Instant, ManualClock);
+
+impl Clock for Since {
+    fn now(&self) -> Instant {
+        self.0 + self.1.elapsed()
+    }
+}
+
+#[test]
+fn a_map_that_replaces_that_of_another_timer_and_its_timer_are_not_early() {
+    let (start, clocks) = (Instant::now(), [(); 2].map(|()| ManualClock::new()));
+    let timers = clocks.clone().map(|clock| timer_on(Since(start, clock), |builder| builder).1);
+    let due = start + SECOND;
+    let map = SharedDelayMap::on(&timers[0]);
+    map.lock().insert_at(1, 1, due).unwrap();
+    let mut next: Next<'_> = Box::pin(map.next());
+    assert!(poll(&mut next).is_pending());
+    clocks[0].advance(SECOND);
+    assert_eq!(timers[0].now(), due, "the sleep of the task is over");
+    let mut other = DelayMap::on(&timers[1]);
+    other.insert_at(2, 2, due).unwrap();
+    *map.lock() = other;
+    assert!(poll(&mut next).is_pending());
+    assert!(poll(&mut timers[1].sleep_until(due)).is_pending());
+    assert_eq!(timers[1].now(), start);
+    clocks[1].advance(SECOND);
+    assert_eq!(poll(&mut next).map(Result::unwrap), Poll::Ready((2, 2)));
 }

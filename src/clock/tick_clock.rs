@@ -5,6 +5,7 @@
 
 use std::{
     ops::RangeInclusive,
+    panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
@@ -289,6 +290,10 @@ impl TickClock {
         self.instant_at(self.ticks.until_start(tick))
     }
 }
+
+// A panic of the user's clock changes nothing here.
+impl UnwindSafe for TickClock {}
+impl RefUnwindSafe for TickClock {}
 
 /// A clone serves another part of a timer. It shares the latest tick that a thread has seen, but
 /// has a listener of its own.

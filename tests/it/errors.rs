@@ -12,7 +12,7 @@ use delaywheel::{
     BuildError, Completion, Debounce, DelayQueue, DelayedOperation, InsertError, ManualClock,
     Overload, Purgatory, Repeating, ScheduleError, ScheduleErrorKind, Task, Throttle, Tick,
     TimeoutGuard, TimeoutHandle, TimeoutKey, Timer, ValueTimer, WatchError, WatchErrorKind,
-    wheel::WheelBuilder,
+    time::DelayMap, wheel::WheelBuilder,
 };
 
 use crate::purgatory::support::{HOUR, Op, Shared};
@@ -107,4 +107,5 @@ const _: () = {
     const fn is_safe<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
     is_safe::<(Timer, ValueTimer<Value>, DelayQueue<Value>, ManualClock, Repeating)>();
     is_safe::<(TimeoutHandle, TimeoutKey, TimeoutGuard, Debounce, Throttle)>();
+    is_safe::<DelayMap<u32, u32>>();
 };

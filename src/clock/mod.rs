@@ -284,9 +284,9 @@ impl Clock for SystemClock {
 ///
 /// A callback may advance the clock. Timeouts that become due then expire inside that call, before
 /// the other timeouts of the tick. The clock never goes back. If two threads advance it at once,
-/// callbacks run on both. A timeout that another thread schedules meanwhile may run only with the
-/// next [`advance`](Self::advance), even if it is due. A sleep that is due ends without another
-/// call.
+/// callbacks run on both, and the spans may overlap: each counts from the time at its call. A
+/// timeout that another thread schedules meanwhile may run only with the next
+/// [`advance`](Self::advance), even if it is due. A sleep that is due ends without another call.
 ///
 /// This clock also drives timers on `wasm32-unknown-unknown`, where the system has no clock. There,
 /// timeouts, sleeps, maps and purgatories work with delays. Calls that take or return an

@@ -29,7 +29,7 @@ use {crate::timer::threads::has_threads, delaywheel::BootClock};
 
 use crate::{
     purgatory::support::{Op, Shared},
-    timer::support::{GENEROUS, HOUR, MS, timer_on, wait_until},
+    timer::support::{GENEROUS, HOUR, MS, wait_until},
 };
 
 /// Says which child this process is; none if it is not one.
@@ -355,6 +355,8 @@ impl delaywheel::Clock for Odd {
 fn the_clock_of_the_default_timer_may_panic_and_may_sleep_at_its_first_use() {
     use delaywheel::future::{set_default_timer, sleep};
     use pollster::block_on;
+
+    use crate::timer::support::timer_on;
 
     let (clock, timer) = timer_on(Odd::default(), |builder| builder);
     set_default_timer(timer).expect("no test has used it");

@@ -69,6 +69,33 @@ fn a_call_ends_at_the_limit_and_leaves_the_timer() {
     assert_eq!(timer.stats().pending, 0);
 }
 
+/// A service that takes no call.
+struct Busy;
+
+impl<R> Service<R> for Busy {
+    type Response = ();
+    type Error = BoxError;
+    type Future = future::Ready<Result<(), BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: R) -> Self::Future {
+        unreachable!("it is not ready")
+    }
+}
+
+#[test]
+fn a_limited_service_is_ready_when_the_service_is() {
+    let (_, timer) = timer();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut limited = TimeoutLayer::new(timer.clone(), LIMIT).layer(Busy);
+    assert!(Service::<()>::poll_ready(&mut limited, &mut context).is_pending());
+    let mut limited = GrpcTimeoutLayer::new(timer, LIMIT).layer(Busy);
+    assert!(Service::<Request<()>>::poll_ready(&mut limited, &mut context).is_pending());
+}
+
 #[test]
 fn answers_and_errors_of_the_service_pass_through() {
     let (_, timer) = timer();

@@ -534,6 +534,37 @@ fn a_late_write_of_a_mover_loses_no_timeout() {
     }
 }
 
+/// A mover stands still before it writes a copy, and another one moves the timeout, which a caller
+/// cancels before the copy starts.
+#[test]
+fn a_late_copy_of_a_mover_does_not_revive_a_timeout_that_was_cancelled() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let join = || Sharded::growing(sharded.timers.to_vec(), 1);
+    let (other, caller, timers) = (join(), join(), sharded.timers.clone());
+    let (id, own) = (new.id.clone(), sharded.timers.clone());
+    let cancelled = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&cancelled);
+    *other.hook.lock() = Some(Box::new(move || {
+        if records(&timers[0]).iter().any(is_moved) && records(&timers[1]).iter().any(is_parked) {
+            let answer = caller.cancel(&id).wait().expect("cancel");
+            count.fetch_add(u32::from(answer == Cancelled::Cancelled), SeqCst);
+        }
+        Ok(())
+    }));
+    *sharded.hook.lock() = Some(Box::new(move || {
+        let is_claimed = |record: &Record| record.state == State::Claimed;
+        if records(&own[0]).iter().any(is_claimed) && records(&own[1]).is_empty() {
+            while !other.move_now(8).block_on().expect("memory") {}
+        }
+        Ok(())
+    }));
+    move_all(&sharded);
+    assert_eq!(cancelled.load(SeqCst), 1);
+    assert_eq!(sharded.get(&new.id).wait().expect("get"), None);
+    assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 0]);
+}
+
 /// Calls a function before a call of a store, which is the third one of a replace.
 fn before(sharded: &Sharded, number: u32, call: impl Fn() + Send + 'static) {
     let calls = AtomicU32::new(0);

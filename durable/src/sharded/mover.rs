@@ -190,9 +190,9 @@ impl Mover<'_> {
 
     /// Ends the moves of a mover that died.
     async fn recover(&self) -> StoreResult<()> {
-        let (old, new) = (self.store(0)?, self.store(1)?);
+        let old = self.store(0)?;
         let mut copies = Vec::new();
-        for queue in new.queues().await? {
+        for queue in self.store(1)?.queues().await? {
             for copy in self.claim_copies(&queue.name).await? {
                 if self.is_of_pair(&copy.id) {
                     let old = old.get(&copy.id).await?;
@@ -213,7 +213,7 @@ impl Mover<'_> {
         })
         .await?;
         for id in marks {
-            if !new.get(&id).await?.as_ref().is_some_and(is_parked) {
+            if !self.is_copied(&id).await? {
                 self.write(0, &[Command::Cancel(id)]).await?;
             }
         }
@@ -227,11 +227,20 @@ impl Mover<'_> {
             Command::Settle(copy.claim(), due.map_or(Settlement::Done, Settlement::Again))
         };
         let settled = self.write(1, &copies.iter().map(settle).collect::<Vec<_>>()).await?;
-        let removals = copies.into_iter().zip(settled).filter_map(|((copy, due), answer)| {
-            (due.is_some() && answer == Answer::Settled(true)).then_some(Command::Cancel(copy.id))
-        });
-        self.write(0, &removals.collect::<Vec<_>>()).await?;
+        let mut removals = Vec::new();
+        for ((copy, due), answer) in copies.into_iter().zip(settled) {
+            let has_started = answer == Answer::Settled(true);
+            // With a mark whose copy was changed, a late copy of another mover would start.
+            if due.is_some() && (has_started || !self.is_copied(&copy.id).await?) {
+                removals.push(Command::Cancel(copy.id));
+            }
+        }
+        self.write(0, &removals).await?;
         Ok(())
+    }
+
+    async fn is_copied(&self, id: &TimeoutId) -> StoreResult<bool> {
+        Ok(self.store(1)?.get(id).await?.as_ref().is_some_and(is_parked))
     }
 
     /// Moves a batch of a queue. Returns whether it has come to the end.

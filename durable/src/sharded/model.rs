@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::SeqCst},
+        atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -324,18 +324,18 @@ fn move_all(sharded: &Sharded) {
 }
 
 /// Such as those of midnight. Half of them have to move.
-fn many_of_one_time() -> Sharded {
-    let (sharded, new, _) = two();
+fn many_of_one_time() -> (Sharded, NewTimeout, ManualClock) {
+    let (sharded, new, clock) = two();
     let ids = (0..400).map(|number| TimeoutId::new(format!("a{number}")).expect("valid"));
     for id in ids {
         write(&sharded, 0, new.due, &NewTimeout { id, ..new.clone() });
     }
-    sharded
+    (sharded, new, clock)
 }
 
 #[test]
 fn timeouts_of_one_time_are_not_claimed_again_and_again() {
-    let sharded = many_of_one_time();
+    let (sharded, ..) = many_of_one_time();
     let all = Query::Prefix { prefix: String::new(), after: None };
     assert_eq!(sharded.list(&all, 999).wait().expect("list").len(), 400);
     let calls = Arc::new(AtomicU32::new(0));
@@ -350,9 +350,29 @@ fn timeouts_of_one_time_are_not_claimed_again_and_again() {
     assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
 }
 
+/// The databases are slow, and other workers take what a worker without a lease has claimed.
+#[test]
+fn a_move_of_timeouts_of_one_time_may_take_longer_than_a_lease() {
+    let (sharded, new, clock) = many_of_one_time();
+    let (timers, start) = (sharded.timers.clone(), new.due.saturating_sub(3_600 * SECOND));
+    let enter = |timer: &DurableTimer| timer.store().enter(start, 300 * SECOND, None).block_on();
+    let others = [0, 1].map(|shard| enter(&timers[shard]).expect("enter"));
+    *sharded.hook.lock() = Some(Box::new(move || {
+        clock.advance(2 * SECOND);
+        for (timer, other) in timers.iter().zip(others) {
+            timer.store().renew(other, timer.now(), 300 * SECOND).block_on()?;
+        }
+        Ok(())
+    }));
+    assert!(!sharded.move_now(2).block_on().expect("memory"));
+    assert!(sharded.move_now(2).block_on().expect("memory"));
+    assert!(sharded.timers[0].now().since(start) > 60 * SECOND, "two leases");
+    assert_eq!(sharded.count_unmoved().wait().expect("count"), 0);
+}
+
 #[test]
 fn a_move_of_many_timeouts_stops_at_a_shutdown() {
-    let sharded = many_of_one_time();
+    let (sharded, ..) = many_of_one_time();
     sharded.timers[1].shutdown();
     (0..2).for_each(|_| assert!(!sharded.move_now(2).block_on().expect("memory")));
     assert!(sharded.count_unmoved().wait().expect("count") > 100);
@@ -565,6 +585,33 @@ fn a_late_copy_of_a_mover_does_not_revive_a_timeout_that_was_cancelled() {
     assert_eq!([0, 1].map(|shard| records(&sharded.timers[shard]).len()), [0, 0]);
 }
 
+/// A mover of each pair has died once its mark was there. The next one begins with another pair.
+#[test]
+fn a_mover_leaves_what_other_pairs_of_databases_have_not_ended() {
+    let (clock, seen) = (ManualClock::new(), Arc::default());
+    let sharded = Sharded::growing((0..4).map(|_| start(&clock, &seen)).collect(), 2);
+    let due = sharded.timers[0].now().saturating_add(3_600 * SECOND);
+    let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
+    let pairs = [(0, 2), (1, 2), (0, 3), (1, 3)];
+    let ids = pairs.map(|pair| (0..99).map(id).find(|id| sharded.homes(id) == pair).expect("one"));
+    for ((old, _), id) in pairs.into_iter().zip(&ids) {
+        write(&sharded, old, due, &NewTimeout::new(id, due, b"").expect("valid"));
+    }
+    let (timers, known) = (sharded.timers.clone(), AtomicUsize::new(0));
+    *sharded.hook.lock() = Some(Box::new(move || {
+        let marks = timers[..2].iter().flat_map(records).filter(is_moved).count();
+        let is_new = known.swap(marks, SeqCst) < marks;
+        if is_new { Err(StoreError::new(StoreErrorReason::Unavailable)) } else { Ok(()) }
+    }));
+    (0..4).for_each(|_| drop(sharded.move_now(8).block_on().expect_err("it dies")));
+    *sharded.hook.lock() = None;
+    (0..4).for_each(|_| move_all(&sharded));
+    assert_eq!([0, 1, 2, 3].map(|shard| records(&sharded.timers[shard]).len()), [0, 0, 2, 2]);
+    for id in &ids {
+        assert_eq!(sharded.get(id).wait().expect("get").map(|found| found.due), Some(due));
+    }
+}
+
 /// Calls a function before a call of a store, which is the third one of a replace.
 fn before(sharded: &Sharded, number: u32, call: impl Fn() + Send + 'static) {
     let calls = AtomicU32::new(0);
@@ -618,25 +665,45 @@ fn a_cancel_that_changed_no_database_has_a_known_outcome() {
         if error.reason() == StoreErrorReason::Unavailable));
 }
 
+#[test]
+fn a_cancel_that_changed_one_database_has_an_unknown_outcome() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let calls = AtomicU32::new(0);
+    *sharded.hook.lock() = Some(Box::new(move || match calls.fetch_add(1, SeqCst) {
+        2 => Err(StoreError::new(StoreErrorReason::Unavailable)),
+        _ => Ok(()),
+    }));
+    assert!(is_unknown(sharded.cancel(&new.id).wait()));
+    assert_eq!(records(&sharded.timers[0]), []);
+}
+
 /// The mover writes the copy while the call is under way, and dies before it removes the mark.
 #[test]
-fn a_replace_answers_that_the_delivery_of_a_copy_had_begun() {
-    let (sharded, new, clock) = two();
-    write(&sharded, 0, new.due, &new);
-    let (timers, mover) = (sharded.timers.clone(), Sharded::growing(sharded.timers.to_vec(), 1));
-    *mover.hook.lock() = Some(Box::new(move || {
-        let is_started = |record: &Record| !is_parked(record);
-        if records(&timers[0]).iter().any(is_moved) && records(&timers[1]).iter().any(is_started) {
-            return Err(StoreError::new(StoreErrorReason::Unavailable));
-        }
-        Ok(())
-    }));
-    before(&sharded, 1, move || {
-        mover.move_now(8).block_on().expect_err("it dies");
-        clock.advance(3_600 * SECOND);
-    });
+fn a_replace_or_cancel_answers_that_the_delivery_of_a_copy_had_begun() {
+    let start = || {
+        let (sharded, new, clock) = two();
+        write(&sharded, 0, new.due, &new);
+        let timers = sharded.timers.clone();
+        let mover = Sharded::growing(timers.to_vec(), 1);
+        *mover.hook.lock() = Some(Box::new(move || {
+            let (old, new) = (records(&timers[0]), records(&timers[1]));
+            if old.iter().any(is_moved) && !new.iter().all(is_parked) {
+                return Err(StoreError::new(StoreErrorReason::Unavailable));
+            }
+            Ok(())
+        }));
+        before(&sharded, 1, move || {
+            mover.move_now(8).block_on().expect_err("it dies");
+            clock.advance(3_600 * SECOND);
+        });
+        (sharded, new)
+    };
+    let (sharded, new) = start();
     let answer = sharded.schedule_new(new).wait();
     assert_eq!(answer.expect("schedule"), Scheduled::ReplacedDelivering);
+    let (sharded, new) = start();
+    assert_eq!(sharded.cancel(&new.id).wait().expect("cancel"), Cancelled::Delivering);
 }
 
 #[test]

@@ -714,13 +714,80 @@ mod tests {
         assert_eq!((behind.len(), others.len()), (2, 1));
     }
 
+    /// The first one may have to try jobs of the second one again.
+    #[test]
+    fn both_threads_end_when_the_second_is_the_last_to_write() {
+        let queue = &CommitQueue::default();
+        let (sender, groups) = mpsc::channel();
+        let write = |_| {
+            let (end, ended) = mpsc::channel::<()>();
+            sender.send(end).expect("the test waits");
+            let _ = ended.recv();
+            Failed::default()
+        };
+        thread::scope(|scope| {
+            queue.push(job(0, [0]));
+            scope.spawn(|| queue.run(0, write));
+            let first = groups.recv().expect("a group");
+            queue.push(job(1, 1..=MANY as u64));
+            scope.spawn(|| queue.run(1, write));
+            let second = groups.recv().expect("a group beside it");
+            queue.close();
+            drop(first);
+            while !queue.state.lock().under_way[0].is_empty() {
+                thread::yield_now();
+            }
+            drop(second);
+        });
+        assert!(queue.is_idle());
+    }
+
+    fn pause() -> Job {
+        Job::new(Vec::new(), Reply::Paused(Name::default(), true, Box::new(|_| ())))
+    }
+
+    #[test]
+    fn a_pause_waits_for_the_group_of_the_other_thread_and_the_queue_is_idle_after_it() {
+        let queue = CommitQueue::default();
+        queue.push(job(0, [1]));
+        assert_eq!(queue.state.lock().take(1).len(), 1);
+        queue.push(pause());
+        assert!(queue.state.lock().take(0).is_empty());
+        queue.state.lock().under_way[1].clear();
+        assert_eq!(queue.state.lock().take(0).len(), 1);
+        assert!(!queue.is_idle(), "a pause is under way");
+        queue.state.lock().is_pausing = false;
+        assert!(queue.is_idle());
+        queue.state.lock().aside.add(job(0, [1]));
+        assert!(!queue.is_idle(), "a command waits for a locked record");
+    }
+
+    /// As those of a store that is down.
+    #[test]
+    fn a_pause_does_not_wait_for_jobs_that_are_tried_again() {
+        let (queue, groups) = (CommitQueue::default(), Cell::new(Vec::new()));
+        queue.push(job(0, [1]));
+        queue.run(0, |jobs| {
+            let mut seen = groups.take();
+            seen.push(jobs[0].commands.len());
+            let count = seen.len();
+            groups.set(seen);
+            if count > 1 {
+                queue.close();
+                return Failed::default();
+            }
+            queue.push(pause());
+            Failed { jobs, is_down: true, ..Failed::default() }
+        });
+        assert_eq!(groups.take(), [1, 0, 1]);
+    }
+
     /// Otherwise the thread of commits sleeps beside it, and `finish` waits for the pause.
     #[test]
     fn a_pause_does_not_stay_behind_a_command_that_is_set_aside() {
         let mut waiting = Waiting::default();
         waiting.aside.add(job(0, [1]));
-        let pause = Reply::Paused(Name::default(), true, Box::new(|_| ()));
-        waiting.jobs.extend([job(1, [1]), Job::new(Vec::new(), pause)]);
+        waiting.jobs.extend([job(1, [1]), pause()]);
         waiting.asked = 1;
         assert_eq!(waiting.take(0).len(), 1);
         assert_eq!((waiting.jobs.len(), waiting.aside.jobs.len()), (0, 2));

@@ -244,8 +244,12 @@ impl Sharded {
         };
         let (_, absent) = apply(None, &command, 0);
         match (self.locate(&id).await?, &command) {
-            (Place::Nowhere | Place::New(_), Command::Schedule(_)) => {
+            (place @ (Place::Nowhere | Place::New(_)), Command::Schedule(_)) => {
                 let answer = send(new, command.clone()).await?;
+                if let (Place::Nowhere, Answer::Scheduled(Scheduled::Replaced)) = (&place, answer) {
+                    // A late copy of the mover.
+                    return Ok(absent);
+                }
                 if answer != Answer::Scheduled(Scheduled::Kept) {
                     return Ok(answer);
                 }
@@ -262,6 +266,7 @@ impl Sharded {
             }
             (Place::Nowhere | Place::Copied, _) => Ok(absent),
             (Place::Old(record), Command::Schedule(_)) => {
+                let next = record.next;
                 let (change, kept) = apply(Some(record), &command, 0);
                 if change == Change::Nothing {
                     return Ok(kept);
@@ -274,6 +279,8 @@ impl Sharded {
                     Answer::Cancelled(Cancelled::Cancelled) if !created.stops() => {
                         Scheduled::Replaced
                     }
+                    // It was not due. The mover has found the new one, and removed the old one.
+                    _ if created == absent && next > self.timers[old].now() => Scheduled::Replaced,
                     _ => return Ok(created),
                 };
                 Ok(Answer::Scheduled(replaced))

@@ -464,7 +464,8 @@ fn a_mover_completes_a_replace_whose_caller_has_died() {
 /// The mover claims the record, a cancel ends it, and the copy comes after all.
 #[test]
 fn a_late_copy_of_a_mover_is_not_kept() {
-    for conflict in [Conflict::Keep, Conflict::Refuse] {
+    use Conflict::{Keep, Refuse, Replace, ReplaceChanged};
+    for conflict in [Keep, Refuse, Replace, ReplaceChanged] {
         let (sharded, new, _) = two();
         let (own, late) = (Sharded::growing(sharded.timers.to_vec(), 1), new.clone());
         before(&sharded, 2, move || write(&own, 1, PARKED, &late));
@@ -474,6 +475,16 @@ fn a_late_copy_of_a_mover_is_not_kept() {
         let found = sharded.get(&new.id).wait().expect("get").expect("it was created");
         assert_eq!(found.due, new.due);
     }
+}
+
+/// The mover ends the replace before its caller does.
+#[test]
+fn a_replace_answers_that_it_has_replaced_what_the_mover_removed() {
+    let (sharded, new, _) = two();
+    write(&sharded, 0, new.due, &new);
+    let own = Sharded::growing(sharded.timers.to_vec(), 1);
+    before(&sharded, 2, move || move_all(&own));
+    assert_eq!(sharded.schedule_new(new).wait().expect("schedule"), Scheduled::Replaced);
 }
 
 #[test]

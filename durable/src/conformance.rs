@@ -219,6 +219,7 @@ fn a_void_claim_beside_a_valid_one(store: &dyn Store) {
     let begun = store.begin(early, &claims, None).block_on().expect("begin");
     assert_eq!(begun, [Begun::Void; 2], "it is not due");
     assert_eq!(begin(store, &claims), [Begun::Void, Begun::Begun]);
+    assert_eq!(begin(store, &claims), [Begun::Void; 2], "it has begun");
     assert_eq!(store.are_current(&claims).block_on().expect("current"), [false, true]);
 }
 

@@ -82,9 +82,9 @@ const PAGE: usize = 256;
 ///    again until [`count_unmoved`](Self::count_unmoved), which reads all timeouts, is then zero.
 /// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
 ///
-/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. One that
-/// waits for another attempt, or is dead, stays until it ends or recurs: requeue or cancel dead
-/// ones before the last step. A recurring one whose period is shorter than the
+/// About one of `n` timeouts moves to the `n`-th database, and none between old ones. One that is
+/// dead, or has had a failed attempt, stays until it ends or recurs: requeue or cancel dead ones
+/// before the last step. A recurring one whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) stays until the worker that holds it stops. A
 /// [history](crate::DurableTimerBuilder::history) has an entry for each move.
 ///

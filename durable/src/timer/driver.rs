@@ -847,9 +847,6 @@ impl Driver {
 
     fn backlog_request(&self, boundary: WallTime, now: WallTime) -> ClaimRequest {
         let (limit, begins) = self.backlog_room();
-        // At a limited rate, no more than a hundredth of a second's worth at once.
-        let rate = self.settings.catch_up_rate.map(NonZeroU32::get);
-        let limit = rate.map_or(limit, |rate| limit.min((rate as usize / 100).max(1)));
         let floor = self.lanes[Lane::Backlog as usize].floor;
         let from = self.start_of(WallTime::MIN, floor).min(boundary);
         ClaimRequest { from, until: boundary, limit, begins, ..self.request(now) }
@@ -1163,10 +1160,14 @@ impl Driver {
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
+        // At a limited rate, a hundredth of a second's worth: no more may wait for a handler, or
+        // begin at once.
+        let rate = self.settings.catch_up_rate.map(|rate| (rate.get() as usize / 100).max(1));
+        let limit = rate.unwrap_or(BACKLOG).min(BACKLOG);
         if self.may_begin_at_claim() {
             let most = self.most_of_backlog();
-            let free = self.free_of(most).min(BACKLOG);
-            if 2 * free >= self.total().min(BACKLOG).min(most) {
+            let free = self.free_of(most).min(limit);
+            if 2 * free >= self.total().min(limit).min(most) {
                 return (free, true);
             }
             // Threads soon return.
@@ -1174,8 +1175,7 @@ impl Driver {
                 return (0, false);
             }
         }
-        let reach = if self.settings.is_shared { self.reach() } else { BACKLOG };
-        let most = reach.min(BACKLOG);
+        let most = if self.settings.is_shared { self.reach().min(limit) } else { limit };
         let held = self.held.in_lane(Lane::Backlog);
         (if held <= most / 2 { most - held } else { 0 }, false)
     }

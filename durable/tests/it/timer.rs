@@ -315,6 +315,28 @@ fn a_backlog_is_spread_over_the_rate_and_delays_nothing_else() {
     }
 }
 
+/// Its only handler took long.
+#[test]
+fn a_backlog_keeps_to_its_rate_after_a_wait_for_a_handler() {
+    let (clock, store) = (ManualClock::new(), SqliteStore::in_memory());
+    let builder = || DurableTimer::builder(store.clone());
+    let timer = builder().clock(clock.clone()).build().expect("start");
+    for id in 0..100 {
+        timer.schedule(id.to_string(), SECOND, b"").wait().expect("schedule");
+    }
+    drop(timer);
+    clock.advance(DAY);
+    let rate = NonZeroU32::new(10).expect("not zero");
+    let (_timer, deliveries) = held(builder().max_deliveries(1).catch_up_rate(rate), &clock);
+    clock.advance(60 * SECOND);
+    let mut begun = 0;
+    for _ in 0..1_000 {
+        begun += deliveries.try_iter().map(Delivery::acknowledge).count();
+        clock.advance(SECOND / 1_000);
+    }
+    assert!((9..=12).contains(&begun), "{begun} in a second");
+}
+
 #[test]
 fn a_timeout_that_is_too_old_uses_no_rate() {
     let (clock, store) = (ManualClock::new(), SqliteStore::in_memory());

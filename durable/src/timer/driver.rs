@@ -1160,10 +1160,11 @@ impl Driver {
     /// Returns how many records the backlog lane may claim, and whether the claim begins their
     /// deliveries. None until half of the last ones went.
     fn backlog_room(&self) -> (usize, bool) {
+        let DriverSettings { window_capacity, window_bytes, catch_up_rate, .. } = self.settings;
         // At a limited rate, a hundredth of a second's worth: no more may wait for a handler, or
         // begin at once.
-        let rate = self.settings.catch_up_rate.map(|rate| (rate.get() as usize / 100).max(1));
-        let limit = rate.unwrap_or(BACKLOG).min(BACKLOG);
+        let rate = catch_up_rate.map_or(BACKLOG, |rate| (rate.get() as usize / 100).max(1));
+        let limit = BACKLOG.min(window_capacity).min(rate);
         if self.may_begin_at_claim() {
             let most = self.most_of_backlog();
             let free = self.free_of(most).min(limit);
@@ -1177,7 +1178,8 @@ impl Driver {
         }
         let most = if self.settings.is_shared { self.reach().min(limit) } else { limit };
         let held = self.held.in_lane(Lane::Backlog);
-        (if held <= most / 2 { most - held } else { 0 }, false)
+        let has_room = held <= most / 2 && (held == 0 || self.held.size.bytes < window_bytes);
+        (if has_room { most - held } else { 0 }, false)
     }
 
     /// Returns how many deliveries may be under way when a claim begins others: a record that is

@@ -59,6 +59,28 @@ fn keeps_at_most_its_capacity_in_memory_and_delivers_in_order() {
 }
 
 #[test]
+fn keeps_at_most_its_capacity_of_a_backlog_in_memory() {
+    for (count, bytes, expected) in [(8, 1_000, 8), (100, 100, 4)] {
+        let (clock, store) = (ManualClock::new(), SqliteStore::in_memory());
+        let builder = || DurableTimer::builder(store.clone());
+        let timer = builder().clock(clock.clone()).build().expect("start");
+        for id in 0..100 {
+            timer.schedule(id.to_string(), SECOND, [0; 30]).wait().expect("schedule");
+        }
+        drop(timer);
+        clock.advance(DAY);
+        let (timer, seen) = held(builder().window_capacity(count, bytes).max_deliveries(1), &clock);
+        let mut most = 0;
+        for delivered in 0..100 {
+            most = most.max(timer.stats().due);
+            clock.advance(SECOND);
+            seen.try_recv().unwrap_or_else(|_| panic!("{delivered} of 100")).acknowledge();
+        }
+        assert_eq!(most, expected);
+    }
+}
+
+#[test]
 fn a_failed_delivery_is_retried_with_backoff_and_dies() {
     let clock = ManualClock::new();
     let attempts = Arc::new(AtomicUsize::new(0));

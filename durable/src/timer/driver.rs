@@ -50,7 +50,7 @@ use crate::{
     error::{StoreError, StoreErrorReason, StoreResult},
     record::{Claim, Name, Record, State},
     repeat::Repeat,
-    store::{Begun, ClaimRequest, ClaimedBatch, Settlement, Store, WorkerId},
+    store::{Begun, ClaimRequest, ClaimedBatch, Settlement, Store, WorkerId, interval},
     time::WallTime,
 };
 
@@ -973,7 +973,8 @@ impl Driver {
         let QueueSettings { name, rate, key_limit, .. } = self.settings.queue.clone();
         let mut count = self.free().min(key_limit.map_or(BATCH, |_| KEYED));
         if let Some(rate) = rate {
-            count = count.min(self.held.in_lanes());
+            // Permits of records that do not begin must not add up.
+            count = count.min(self.held.in_lanes()).min(interval(rate).1 as usize);
             let kept = if turn.now < self.permits.1 { self.permits.0 } else { 0 };
             self.permits.0 = kept;
             if kept < count && self.permit_at <= turn.now {

@@ -104,6 +104,29 @@ fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     assert_eq!(counts, [22, 20, 20, 0, 0, 22, 20, 20]);
 }
 
+/// Those that are too old begin no delivery, and use no permit.
+#[test]
+fn a_rate_holds_after_timeouts_that_are_skipped() {
+    let (store, clock) = (SqliteStore::in_memory(), ManualClock::new());
+    let (emails, seen) = queue("email");
+    let builder = DurableTimer::builder(store).clock(clock.clone()).skip_older_than(SECOND);
+    let emails = emails.rate(NonZeroU32::new(20).expect("20"));
+    let timer = builder.queue(emails).build().expect("start");
+    let schedule = |name, age| {
+        let due = timer.now().saturating_sub(age);
+        let new = |id| NewTimeout { due, ..email(&clock, &format!("{name} {id}")) };
+        timer.schedule_batch((0..99).map(new).collect()).wait().expect("schedule");
+    };
+    for number in 0..40 {
+        schedule(number, 10 * SECOND);
+        clock.advance(SECOND / 20);
+    }
+    assert_eq!((ids(&seen).len(), timer.stats().skipped), (0, 40 * 99));
+    schedule(40, Duration::ZERO);
+    clock.advance(Duration::ZERO);
+    assert_eq!(ids(&seen).len(), 2, "a tenth of the rate");
+}
+
 /// The lease of the worker is 30 seconds.
 #[test]
 fn a_long_delivery_stays_current_until_it_is_cancelled_replaced_or_over_its_limit() {

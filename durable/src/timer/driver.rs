@@ -82,6 +82,9 @@ const STALL: Duration = Duration::from_secs(1);
 /// Least time between two times that a full window makes room for others.
 const EVICT: Duration = Duration::from_millis(100);
 
+/// Least time after a claim that filled the window until it makes room for a higher priority.
+const PEEK: Duration = Duration::from_secs(1);
+
 /// How long a permit lasts whose delivery did not begin. A store keeps permits as long.
 const PERMIT: Duration = Duration::from_millis(100);
 
@@ -434,7 +437,7 @@ impl Driver {
         let claims = [
             self.next_claim(Lane::Window),
             self.next_claim(Lane::Backlog),
-            self.evict_at.filter(|_| self.is_full),
+            self.evict_at.filter(|_| self.is_full && self.held.in_lane(Lane::Window) > 0),
             self.lapse_at,
             self.recheck_at,
         ];
@@ -877,6 +880,11 @@ impl Driver {
             let bytes = bytes + self.held.size.bytes;
             let is_full = held >= self.capacity() || bytes >= self.settings.window_bytes;
             self.is_full = is_full && (has_more || self.is_full);
+            if self.is_full && !self.settings.is_shared {
+                // A record that becomes due may go before those in memory.
+                let next = batch.next.unwrap_or(now).max(now.saturating_add(PEEK));
+                self.evict_at = self.evict_at.into_iter().chain([next]).min();
+            }
         } else if let Some(rate) = self.settings.catch_up_rate {
             // Those that are skipped are no deliveries.
             let age = self.settings.skip_older_than;

@@ -104,6 +104,28 @@ fn workers_share_the_rate_of_a_queue_and_obey_its_pause() {
     assert_eq!(counts, [22, 20, 20, 0, 0, 22, 20, 20]);
 }
 
+/// All were scheduled before the first one was due, and handlers take a second.
+#[test]
+fn a_full_window_delays_no_high_priority_that_was_scheduled_long_before() {
+    let (clock, (emails, seen)) = (ManualClock::new(), queue("email"));
+    let builder = DurableTimer::builder(SqliteStore::in_memory()).clock(clock.clone());
+    let builder = builder.window_capacity(64, 1 << 20).queue(emails.max_deliveries(1));
+    let timer = builder.build().expect("start");
+    let new = |id: &str, seconds, priority| {
+        let due = timer.now().saturating_add(SECOND * seconds);
+        NewTimeout { due, priority, ..email(&clock, id) }
+    };
+    let low = (0..100).map(|id| new(&format!("{id}"), 1, Priority::Low));
+    let batch = low.chain([new("high", 5, Priority::High)]).collect();
+    timer.schedule_batch(batch).wait().expect("schedule");
+    clock.advance(SECOND);
+    for _ in 0..5 {
+        assert_eq!(seen.try_iter().map(Delivery::acknowledge).count(), 1);
+        clock.advance(SECOND);
+    }
+    assert_eq!(ids(&seen), ["high"]);
+}
+
 /// Those that are too old begin no delivery, and use no permit.
 #[test]
 fn a_rate_holds_after_timeouts_that_are_skipped() {

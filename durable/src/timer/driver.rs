@@ -1228,7 +1228,9 @@ impl Driver {
     /// Returns whether the lanes may claim. Before the worker tells what it holds, claims under way
     /// have to end.
     fn may_claim(&self) -> bool {
-        let must_wait = self.is_claiming() && self.must_reconcile();
+        // Records that were skipped are in memory until a commit says so.
+        let most = self.settings.window_capacity.max(BACKLOG);
+        let must_wait = self.is_claiming() && self.must_reconcile() || self.settling.len() > most;
         let has_reach = !self.settings.is_shared || self.reach() > 0;
         has_reach && !(self.is_closing || must_wait || self.is_stalled())
     }
@@ -1979,6 +1981,31 @@ mod tests {
         let mut bench = Bench::new(30).quick();
         bench.driver.settings.skip_older_than = Some(10 * SECOND);
         assert_eq!(bench.deliver(9).len(), 11);
+    }
+
+    /// The store takes long for a commit.
+    #[test]
+    fn no_more_timeouts_than_the_window_holds_are_skipped_at_once() {
+        for is_backlog in [true, false] {
+            let mut bench = Bench::new(0);
+            let settings = &mut bench.driver.settings;
+            (settings.window_capacity, settings.skip_older_than) = (300, Some(SECOND));
+            if !is_backlog {
+                bench.steps(3);
+            }
+            bench.schedule(several("old", 2_000, bench.now));
+            bench.driver.notice(None, bench.now);
+            bench.pass(10 * SECOND);
+            let mut skipped = Vec::new();
+            for _ in 0..50 {
+                let step = bench.step();
+                bench.carry_out(step.claims);
+                skipped.extend(step.settlements);
+            }
+            assert!(skipped.len() <= 600, "{} of 2000", skipped.len());
+            skipped.into_iter().for_each(|(claim, how, _)| bench.settle(claim, how));
+            assert_eq!((bench.steps(50).len(), bench.store.records().len()), (0, 0));
+        }
     }
 
     #[test]

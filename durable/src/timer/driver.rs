@@ -539,6 +539,10 @@ impl Driver {
             self.release(&held, turn);
             self.recall_waiting(turn);
         }
+        if self.waiting() > self.rounds_of_all(STALL) {
+            // Handlers have become slow, and what began ahead of them would delay others.
+            self.recall_waiting(turn);
+        }
         if self.evict_at.take_if(|at| *at <= turn.now).is_some() && self.is_full {
             self.evict_after = turn.now.saturating_add(EVICT);
             let evicted = self.held.evict();
@@ -1151,12 +1155,21 @@ impl Driver {
         usize::try_from(rounds).unwrap_or(usize::MAX)
     }
 
+    fn rounds_of_all(&self, span: Duration) -> usize {
+        let all = u32::try_from(self.handlers()).unwrap_or(u32::MAX);
+        self.rounds(span.saturating_mul(all))
+    }
+
+    /// Returns how many deliveries have begun ahead of the handlers.
+    fn waiting(&self) -> usize {
+        (self.running.len() - self.stale).saturating_sub(self.handlers())
+    }
+
     /// Returns the most records to hold on a shared store: those that keep all handlers busy, and
     /// that do not go back before slow ones can begin them.
     fn reach(&self) -> usize {
         let handlers = self.handlers();
-        let all = u32::try_from(handlers).unwrap_or(u32::MAX);
-        let soon = self.idle().saturating_add(self.rounds(STALL.saturating_mul(all)));
+        let soon = self.idle().saturating_add(self.rounds_of_all(STALL));
         let busy = handlers.saturating_mul(self.rounds(MOMENT).max(2));
         busy.min(soon).min(self.settings.window_capacity)
     }
@@ -2354,6 +2367,27 @@ mod tests {
             bench.returned(record.token, None);
         }
         assert!(!bench.steps(9).is_empty());
+    }
+
+    #[test]
+    fn what_began_ahead_of_threads_that_become_slow_delays_no_other_for_long() {
+        let mut bench = Bench::new(300).quick();
+        let begun = bench.steps(4);
+        assert!(begun.len() > 100, "{} began ahead", begun.len());
+        for record in &begun[..4] {
+            assert!(bench.driver.delivering[&record.token].run.start(bench.start));
+        }
+        bench.schedule([new("high", bench.now).priority(Priority::High)]);
+        bench.driver.notice(None, bench.now);
+        bench.pass(SECOND);
+        bench.returned(begun[0].token, Some(SECOND));
+        bench.settle(begun[0].claim(), Settlement::Done);
+        assert_eq!((bench.steps(3), bench.driver.held().2), (vec![], 3));
+        // The thread passes over the deliveries that were given back.
+        for record in &begun[4..] {
+            bench.returned(record.token, None);
+        }
+        assert_eq!(ids(&bench.steps(3)), ["high"]);
     }
 
     #[test]

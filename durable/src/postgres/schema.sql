@@ -193,6 +193,26 @@ $$;
 CREATE TRIGGER told_replaced AFTER UPDATE OF previous ON {schema}.timeouts FOR EACH ROW
     WHEN (OLD.begun AND NEW.previous = 2) EXECUTE FUNCTION {schema}.tell_replaced();
 
+-- Makes the timeouts of workers that SQL removes pending: no lease of these workers will end.
+CREATE FUNCTION {schema}.free_timeouts() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        DELETE FROM {schema}.workers;
+        RETURN NULL;
+    END IF;
+    UPDATE {schema}.timeouts SET
+        state = 0, worker = NULL, begun = false, token = pg_catalog.nextval('{schema}.token')
+    WHERE worker = OLD.id;
+    IF FOUND THEN
+        PERFORM pg_notify('{schema}', '0 0');
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER freed AFTER DELETE ON {schema}.workers FOR EACH ROW EXECUTE FUNCTION {schema}.free_timeouts();
+CREATE TRIGGER freed_all BEFORE TRUNCATE ON {schema}.workers
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.free_timeouts();
+
 -- Schedules a timeout within the caller's transaction, and replaces the one of the same id.
 -- Returns 'created', 'replaced' or 'replaced_delivering'.
 CREATE FUNCTION {schema}.schedule(

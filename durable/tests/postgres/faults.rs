@@ -570,6 +570,25 @@ fn the_counts_of_a_table_that_was_truncated_are_zero() {
     }
 }
 
+/// A user removes the rows of workers, as of one that has died. No lease of theirs will end.
+#[test]
+fn the_timeouts_of_a_worker_that_sql_removes_become_pending() {
+    let Some((_server, store, mut client, now)) = stored() else { return };
+    let (id, other) = (put(&store, "a", now), put(&store, "b", now));
+    let enter = || store.enter(now, LONG, None).block_on().expect("enter");
+    for remove in ["DELETE FROM delaywheel.workers WHERE id = ", "TRUNCATE delaywheel.workers --"] {
+        let worker = enter();
+        let claims = claim(&store, worker, now);
+        assert_eq!(claims.len(), 2);
+        store.begin(now, &claims[..1], None).block_on().expect("begin");
+        client.batch_execute(&format!("{remove}{}", worker.0)).expect("remove");
+        assert_eq!([&id, &other].map(|id| state(&store, id)), [State::Pending; 2]);
+        assert!(!store.renew(worker, now, LONG).block_on().expect("renew"));
+        let are_current = store.are_current(&claims).block_on().expect("ask");
+        assert_eq!(are_current, [false; 2]);
+    }
+}
+
 /// The server ends the statement after the claim, or this waits too long for a lock.
 #[test]
 fn a_claim_whose_later_statement_fails_has_an_unknown_outcome() {

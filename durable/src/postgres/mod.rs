@@ -411,10 +411,12 @@ impl PostgresStore {
     }
 
     /// Acknowledges a delivery within a transaction of its handler. Returns whether the claim is
-    /// valid. If not, another worker has the timeout, and the handler must roll back.
+    /// valid. If not, another worker has the timeout, or it was cancelled or replaced, and the
+    /// handler must roll back.
     ///
     /// After the commit, call
-    /// [`acknowledged_in_transaction`](crate::Delivery::acknowledged_in_transaction).
+    /// [`acknowledged_in_transaction`](crate::Delivery::acknowledged_in_transaction). The history
+    /// has the attempt if this store is that of a timer with a history, or a clone of it.
     pub async fn acknowledge_in(
         &self,
         client: &impl GenericClient,

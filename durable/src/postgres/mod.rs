@@ -371,7 +371,7 @@ impl PostgresStore {
     /// If the timeout is due within an hour, the commit tells the workers by `NOTIFY`. A server
     /// makes such commits one at a time: each holds a lock until it is durable, also against other
     /// databases. So do `reschedule` in SQL and a next occurrence. The commits of the store itself
-    /// have many timeouts each.
+    /// have many timeouts each. The server refuses a `PREPARE TRANSACTION` after a `NOTIFY`.
     ///
     /// The first use of a queue adds it. Until the transaction ends, others that first use this
     /// queue in a transaction of the caller wait. If it is rolled back, lists and counts of due

@@ -542,6 +542,9 @@ impl DurableTimer {
     /// Undelivered timeouts stay in the store, for the next timer. Deliveries under way can still
     /// end; the lease is renewed until they have. Does not wait for them. Changes that wait for a
     /// locked record when they have ended fail with [`ShutDown`](DurableError::ShutDown).
+    ///
+    /// [`finish`](Self::finish) after it waits until they have ended and the store has all others
+    /// back. If the process ends before that, its timeouts wait for the end of its lease.
     pub fn shutdown(&self) {
         self.core.shut_down();
     }

@@ -365,8 +365,9 @@ impl PostgresStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Schedules a timeout within a transaction of the caller. Its conflict policy is ignored: it
-    /// replaces the timeout of the same id. After an error, the transaction has failed.
+    /// Schedules a timeout within a transaction of the caller. For an id that is taken,
+    /// [`Conflict::Refuse`] does what [`Conflict::Keep`] does. One that is kept stays locked until
+    /// the transaction ends. After an error, the transaction has failed.
     ///
     /// If the timeout is due within an hour, the commit tells the workers by `NOTIFY`. A server
     /// makes such commits one at a time: each holds a lock until it is durable, also against other
@@ -382,17 +383,20 @@ impl PostgresStore {
         client: &impl GenericClient,
         new: &NewTimeout,
     ) -> StoreResult<Scheduled> {
-        let sql = "SELECT {schema}.schedule($1, $2, $3, $4, $5, $6, $7)";
+        let sql = "SELECT {schema}.schedule($1, $2, $3, $4, $5, $6, $7, $8)";
         let repeat = new.repeat.as_ref().map(Repeat::to_text);
         let (due, priority) = (new.due.to_system_time(), new.priority as i32);
         let (queue, key) = (new.queue.as_str(), new.key.as_ref().map(Name::as_str));
+        let (id, payload, kind) = (new.id.as_str(), &*new.payload, i32::from(kind_of(new)));
         let parameters: Parameters<'_> =
-            &[&new.id.as_str(), &due, &&*new.payload, &repeat, &queue, &priority, &key];
+            &[&id, &due, &payload, &repeat, &queue, &priority, &key, &kind];
         let row = self.call(client, sql, parameters).await?;
         Ok(match row.get::<_, &str>(0) {
             "created" => Scheduled::Created,
             "replaced" => Scheduled::Replaced,
-            _ => Scheduled::ReplacedDelivering,
+            "replaced_delivering" => Scheduled::ReplacedDelivering,
+            "kept" => Scheduled::Kept,
+            _ => Scheduled::KeptDead,
         })
     }
 
@@ -1231,19 +1235,20 @@ struct Columns<'a> {
     keys: Vec<Option<&'a str>>,
 }
 
+fn kind_of(new: &NewTimeout) -> i16 {
+    match new.conflict {
+        Conflict::Replace => 0,
+        Conflict::Refuse | Conflict::Keep => 1,
+        Conflict::ReplaceChanged => -1,
+    }
+}
+
 impl<'a> Columns<'a> {
     fn of(group: &Group<'a>) -> Self {
         let mut columns = Self::default();
         for &(_, command) in group {
             let (kind, time, error) = match command {
-                Command::Schedule(new) => {
-                    let kind = match new.conflict {
-                        Conflict::Replace => 0,
-                        Conflict::Refuse | Conflict::Keep => 1,
-                        Conflict::ReplaceChanged => -1,
-                    };
-                    (kind, Some(new.due), None)
-                }
+                Command::Schedule(new) => (kind_of(new), Some(new.due), None),
                 Command::Cancel(_) => (2, None, None),
                 Command::Settle(_, Settlement::Done) => (3, None, None),
                 Command::Reschedule(_, due) => (4, Some(*due), None),

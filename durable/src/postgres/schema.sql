@@ -213,23 +213,38 @@ CREATE TRIGGER freed AFTER DELETE ON {schema}.workers FOR EACH ROW EXECUTE FUNCT
 CREATE TRIGGER freed_all BEFORE TRUNCATE ON {schema}.workers
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.free_timeouts();
 
--- Schedules a timeout within the caller's transaction, and replaces the one of the same id.
--- Returns 'created', 'replaced' or 'replaced_delivering'.
+-- Returns 'dead' if a timeout is that now, whatever the statement around it sees.
+CREATE FUNCTION {schema}.kept(old_id text) RETURNS text LANGUAGE sql AS $$
+    SELECT 'dead' FROM {schema}.timeouts WHERE id = old_id AND state + 0 = 3
+$$;
+
+-- Schedules a timeout within the caller's transaction. One of the same id is replaced, or kept if
+-- `conflict` is 1; if it is -1, it is replaced if it is not dead and differs in more than its time.
+-- Returns 'created', 'replaced', 'replaced_delivering', 'kept' or 'kept_dead'.
 CREATE FUNCTION {schema}.schedule(
     new_id text, new_due timestamptz, new_payload bytea, new_repeat text DEFAULT NULL,
-    new_queue text DEFAULT '', new_priority integer DEFAULT 1, new_key text DEFAULT NULL
+    new_queue text DEFAULT '', new_priority integer DEFAULT 1, new_key text DEFAULT NULL,
+    conflict integer DEFAULT 0
 ) RETURNS text LANGUAGE sql AS $$
     SELECT {schema}.notify_due(new_due, new_queue);
     SELECT {schema}.add_queue(new_queue);
-    INSERT INTO {schema}.timeouts AS t (id, due, next_at, token, repeat, payload, queue, priority, key)
-    VALUES (new_id, new_due, new_due, pg_catalog.nextval('{schema}.token'), new_repeat, new_payload,
-        new_queue, new_priority, new_key)
-    ON CONFLICT (id) DO UPDATE SET
-        due = excluded.due, next_at = excluded.next_at, token = excluded.token, repeat = excluded.repeat,
-        payload = excluded.payload, queue = excluded.queue, priority = excluded.priority, key = excluded.key,
-        worker = NULL, attempt = 0, state = 0, begun = false, error = NULL,
-        previous = CASE WHEN t.begun THEN 2 ELSE 1 END
-    RETURNING (ARRAY['created', 'replaced', 'replaced_delivering'])[previous + 1]
+    WITH put AS (
+        INSERT INTO {schema}.timeouts AS t
+            (id, due, next_at, token, repeat, payload, queue, priority, key, previous)
+        VALUES (new_id, new_due, new_due, pg_catalog.nextval('{schema}.token'), new_repeat, new_payload,
+            new_queue, new_priority, new_key, 3 * conflict)
+        ON CONFLICT (id) DO UPDATE SET
+            due = excluded.due, next_at = excluded.next_at, token = excluded.token, repeat = excluded.repeat,
+            payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
+            key = excluded.key, worker = NULL, attempt = 0, state = 0, begun = false, error = NULL,
+            previous = CASE WHEN t.begun THEN 2 ELSE 1 END
+        WHERE excluded.previous = 0 OR excluded.previous = -3 AND t.state < 3
+            AND (t.repeat, t.payload, t.queue, t.priority, t.key) IS DISTINCT FROM (excluded.repeat,
+                excluded.payload, excluded.queue, excluded.priority, excluded.key)
+        RETURNING CASE previous WHEN 1 THEN 'replaced' WHEN 2 THEN 'replaced_delivering' ELSE 'created' END
+            AS answer
+    )
+    SELECT coalesce((SELECT answer FROM put), 'kept_' || {schema}.kept(new_id), 'kept')
 $$;
 
 -- Cancels a timeout within the caller's transaction. Returns 'cancelled', 'delivering' or 'not_found'. The
@@ -270,11 +285,6 @@ BEGIN
     END LOOP;
     RETURN 'not_found';
 END
-$$;
-
--- Returns 'dead' if a timeout is that now, whatever the statement around it sees.
-CREATE FUNCTION {schema}.kept(old_id text) RETURNS text LANGUAGE sql AS $$
-    SELECT 'dead' FROM {schema}.timeouts WHERE id = old_id AND state + 0 = 3
 $$;
 
 -- Acknowledges a delivery within the caller's transaction; with a time, schedules the next occurrence.

@@ -312,7 +312,7 @@ async fn a_transaction_of_the_user_does_what_a_command_does() {
         store.write(now, &ends.collect::<Vec<_>>()).block_on().expect("write");
     };
     let error = "failed".to_owned();
-    let calls = ["schedule", "cancel", "reschedule", "acknowledge"];
+    let calls = ["schedule", "keep", "change", "same", "cancel", "reschedule", "acknowledge"];
     let states = ["waits", "delivering", "dead", "gone"];
     for (call, state) in calls.into_iter().flat_map(|call| states.map(|state| (call, state))) {
         let new = |id: &TimeoutId, due, period, key| {
@@ -340,7 +340,15 @@ async fn a_transaction_of_the_user_does_what_a_command_does() {
         let next = new(&command.id, later, 2 * hour, "new").priority(Priority::High);
         let next = next.queue("q").expect("valid");
         let (answer, same) = match call {
-            "schedule" => {
+            "schedule" | "keep" | "change" | "same" => {
+                let next = match call {
+                    "keep" => next.conflict(Conflict::Keep),
+                    "change" => next.conflict(Conflict::ReplaceChanged),
+                    "same" => {
+                        new(&command.id, later, hour, "old").conflict(Conflict::ReplaceChanged)
+                    }
+                    _ => next,
+                };
                 let new = NewTimeout { id: sql.id.clone(), ..next.clone() };
                 let answer = store.schedule_in(&client, &new).await.expect(call);
                 (format!("Scheduled({answer:?})"), Command::Schedule(next))

@@ -649,7 +649,8 @@ fn a_shutdown_between_two_databases_leaves_the_outcome_unknown() {
     let old = sharded.timers[0].clone();
     before(&sharded, 2, move || {
         old.shutdown();
-        assert!(old.finish(300 * SECOND).wait().expect("finish"));
+        // It takes a pause until its end.
+        while old.pause("").wait().is_ok() {}
     });
     assert!(is_unknown(sharded.schedule_new(new).wait()));
     assert!(is_unknown(sharded.pause("").wait()), "the other one is open");

@@ -401,16 +401,20 @@ impl Core {
 
     /// Delivers what is due, and shuts down. Blocks until a time at the latest.
     pub(super) fn finish(&self, deadline: Option<Instant>) -> bool {
-        if self.is_virtual {
+        let in_time = if self.is_virtual {
             self.turn();
+            true
         } else {
-            wait_until(deadline, || *self.phase.lock() >= Phase::Closing || self.is_idle());
-        }
+            wait_until(deadline, || {
+                Arc::strong_count(&self.changes) == 1
+                    && (*self.phase.lock() >= Phase::Closing || self.is_idle())
+            })
+        };
         self.shut_down();
         if !self.is_virtual {
             wait_until(deadline, || *self.phase.lock() == Phase::Ended);
         }
-        *self.phase.lock() == Phase::Ended && self.join(deadline)
+        in_time && *self.phase.lock() == Phase::Ended && self.join(deadline)
     }
 
     /// Waits for the threads and their calls, so that only the handles of the timer hold the store.
@@ -427,15 +431,14 @@ impl Core {
         has_ended
     }
 
-    /// Returns whether nothing is due or being delivered, and no change or news waits.
+    /// Returns whether nothing is due or being delivered, and no command or news waits.
     fn is_idle(&self) -> bool {
         // The driver takes the news under its own lock, so none is on the way to it. It may be
         // waiting for the store.
         let Some(drivers) = self.drivers.try_lock() else { return false };
         let now = self.now();
         // A command that was written has left its news.
-        Arc::strong_count(&self.changes) == 1
-            && self.commits.is_idle()
+        self.commits.is_idle()
             && !self.post.inbox.lock().has_news()
             && drivers.iter().all(|driver| driver.is_idle(now))
     }

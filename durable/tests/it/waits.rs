@@ -323,18 +323,23 @@ fn a_call_of_several_databases_keeps_no_timer_from_its_end() {
 /// The call looks for its timeout in the old database.
 #[test]
 fn several_databases_have_not_finished_while_a_change_of_both_is_under_way() {
-    let (store, calls, go) = slow(&SqliteStore::in_memory(), is_other);
-    let first = DurableTimer::builder(store).build().expect("start");
-    let second = DurableTimer::builder(SqliteStore::in_memory()).build().expect("start");
-    let sharded = Sharded::growing(vec![first, second], 1);
-    let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
-    let id = (0..99).map(id).find(|id| sharded.home(id) == 1).expect("one of two");
-    let cancelled = sharded.cancel(&id);
-    wait_for_calls(&calls);
-    assert!(!sharded.finish(SECOND / 10).wait().expect("finish"), "a cancel is under way");
-    go.send(()).expect("the store waits");
-    assert_eq!(cancelled.wait().expect("cancel"), Cancelled::NotFound);
-    assert!(sharded.finish(20 * SECOND).wait().expect("finish"));
+    for is_shut_down in [false, true] {
+        let (store, calls, go) = slow(&SqliteStore::in_memory(), is_other);
+        let first = DurableTimer::builder(store).build().expect("start");
+        let second = DurableTimer::builder(SqliteStore::in_memory()).build().expect("start");
+        let sharded = Sharded::growing(vec![first, second], 1);
+        let id = |number| TimeoutId::new(format!("{number}")).expect("valid");
+        let id = (0..99).map(id).find(|id| sharded.home(id) == 1).expect("one of two");
+        let cancelled = sharded.cancel(&id);
+        wait_for_calls(&calls);
+        if is_shut_down {
+            sharded.shutdown();
+        }
+        assert!(!sharded.finish(SECOND / 10).wait().expect("finish"), "a cancel is under way");
+        go.send(()).expect("the store waits");
+        assert_eq!(cancelled.wait().expect("cancel"), Cancelled::NotFound);
+        assert!(sharded.finish(20 * SECOND).wait().expect("finish"));
+    }
 }
 
 #[cfg(feature = "jiff")]

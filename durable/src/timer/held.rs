@@ -174,8 +174,9 @@ impl Held {
     }
 
     /// Adds a record that could not begin. The time until the next try about doubles from `least`
-    /// on, which differs for each reason. A part of it is random, or the tries could keep step with deliveries of others. Records
-    /// that were tried for long share the next try, so that those of many keys go back at once.
+    /// on, which stands for the reason: another reason starts anew. A part of the time is random,
+    /// or the tries could keep step with deliveries of others. Records that were tried for long
+    /// share the next try, so that those of many keys go back at once.
     pub(super) fn retry(&mut self, mut waiting: Waiting, least: Duration, now: WallTime) {
         let part = 1.0 - fastrand::f64() / 4.0;
         if mem::replace(&mut waiting.least, least) != least {

@@ -1197,11 +1197,12 @@ fn adopt(copy: &Connection) -> rusqlite::Result<()> {
 fn lock_beside(path: &Path) -> StoreResult<Lock> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false);
-    let file = options.open(beside(path, "-lock")).map_err(file_error(path))?;
+    let lock = beside(path, "-lock");
+    let file = options.open(&lock).map_err(file_error(&lock))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(StoreError::new(StoreErrorReason::InUse)),
         Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
-            Err(file_error(path)(error))
+            Err(file_error(&lock)(error))
         }
         _ => match Lock(file) {
             // It was removed before it was locked.
@@ -1662,6 +1663,15 @@ mod tests {
         drop(store);
         SqliteStore::open(folder.path().join("timeouts.db")).expect("open");
         drop(copy);
+    }
+
+    #[test]
+    fn an_error_about_the_lock_names_its_file() {
+        let folder = tempfile::tempdir().expect("folder");
+        fs::create_dir(folder.path().join("a.db-lock")).expect("create");
+        let error = SqliteStore::open(folder.path().join("a.db")).expect_err("it is a folder");
+        let source = error.source().expect("it has one").to_string();
+        assert!(source.contains("a.db-lock: "), "{source}");
     }
 
     #[cfg(unix)]

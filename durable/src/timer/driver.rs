@@ -738,7 +738,7 @@ impl Driver {
     }
 
     fn lose_lease(&mut self, turn: &mut Turn<'_>) {
-        // That of a worker that holds nothing is not renewed.
+        // A worker that holds nothing does not renew its lease, and loses nothing.
         if self.has_held() {
             turn.counters.lost_leases.add(1);
             emit!(warn, "lease was lost");

@@ -83,16 +83,17 @@ const PAGE: usize = 256;
 /// 3. Start the processes with [`new`](Self::new) and all databases, one by one if you like.
 ///
 /// About one of `n` timeouts moves to the `n`-th database, and none between old ones. One that is
-/// dead, or has had a failed attempt, stays until it ends or recurs: requeue or cancel dead ones
-/// before the last step. A recurring one whose period is shorter than the
+/// dead, or was attempted or left before, stays until it ends or recurs: requeue or cancel dead
+/// ones before the last step. A recurring one whose period is shorter than the
 /// [window](crate::DurableTimerBuilder::window) stays until the worker that holds it stops. A
 /// [history](crate::DurableTimerBuilder::history) has an entry for each move.
 ///
 /// Two calls at once for a timeout that moves take effect in any order, also with a pause: wait for
 /// one before you make the next. If two calls schedule it at once, both may answer `Created`; the
-/// later one stays. If a timeout moves and is delivered to its end during a call that cancels or
-/// replaces it, the answer may be that of a timeout that was pending. If a timeout moves while it
-/// is replaced by one that is delivered to its end at once, it may be delivered as well.
+/// later one stays. A call that schedules it beside one that cancels it may answer `Replaced` for
+/// what the other call cancelled. If a timeout moves and is delivered to its end during a call that
+/// cancels or replaces it, the answer may be that of a timeout that was pending. If a timeout moves
+/// while it is replaced by one that is delivered to its end at once, it may be delivered as well.
 ///
 /// # Errors
 ///

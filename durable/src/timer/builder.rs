@@ -139,8 +139,8 @@ impl Queue {
     /// timeout of a busy key may wait for those that the other worker has in memory, and each
     /// worker that waits for a key gives its timeouts back and claims some anew every few seconds.
     ///
-    /// A worker delivers the timeouts of a busy key that it has in memory before it claims others of
-    /// that key. So one that comes later waits for these, also if its priority is higher.
+    /// A worker delivers the timeouts of a busy key that it has in memory before it claims others
+    /// of that key. So one that comes later waits for these, also if its priority is higher.
     #[must_use]
     pub fn key_limit(mut self, limit: NonZeroUsize) -> Self {
         self.settings.key_limit = Some(limit);

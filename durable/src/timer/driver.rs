@@ -2016,7 +2016,9 @@ mod tests {
                 skipped.extend(step.settlements);
             }
             assert!(skipped.len() <= 600, "{} of 2000", skipped.len());
-            skipped.into_iter().for_each(|(claim, how, _)| bench.settle(claim, how));
+            for (claim, how, _) in skipped {
+                bench.settle(claim, how);
+            }
             assert_eq!((bench.steps(50).len(), bench.store.records().len()), (0, 0));
         }
     }

@@ -206,13 +206,6 @@ impl TickClock {
         Reading { elapsed, now }
     }
 
-    /// Raises the latest tick to the tick of an instant, as if a thread had read the clock then.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn raise_latest(&self, instant: Instant) {
-        let tick = self.ticks.floor(self.elapsed_at(instant));
-        self.latest.fetch_max(tick.get(), Ordering::Relaxed);
-    }
-
     /// Returns the tick at which a delay that begins with a reading is over.
     #[inline]
     pub(crate) fn deadline(&self, read: Reading, delay: Duration) -> Tick {
@@ -313,6 +306,15 @@ impl Clone for TickClock {
 mod tests {
     use super::*;
     use crate::sync::Mutex;
+
+    impl TickClock {
+        /// Raises the latest tick to the tick of an instant, as if a thread had read the clock
+        /// then.
+        pub(crate) fn raise_latest(&self, instant: Instant) {
+            let tick = self.ticks.floor(self.elapsed_at(instant));
+            self.latest.fetch_max(tick.get(), Ordering::Relaxed);
+        }
+    }
 
     /// A clock that steps back if the test wants it.
     #[derive(Debug)]

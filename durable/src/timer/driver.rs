@@ -539,7 +539,7 @@ impl Driver {
             self.release(&held, turn);
             self.recall_waiting(turn);
         }
-        if self.waiting() > self.rounds_of_all(STALL) {
+        if self.waiting() > self.ended_soon() {
             // Handlers have become slow, and what began ahead of them would delay others.
             self.recall_waiting(turn);
         }
@@ -892,7 +892,7 @@ impl Driver {
         } else if let Some(rate) = self.settings.catch_up_rate {
             // Those that are skipped are no deliveries.
             let age = self.settings.skip_older_than;
-            let delivered = batch.records.iter().filter(|one| skipped(one, now, age).is_none());
+            let delivered = batch.records.iter().filter(|one| !is_skipped(one, now, age));
             let count = u32::try_from(delivered.count()).unwrap_or(u32::MAX);
             pause = pause.max(Duration::from_secs(1) * count / rate.get());
         }
@@ -936,14 +936,14 @@ impl Driver {
             };
             let record = &waiting.record;
             let is_last = self.is_last_attempt(record);
-            let skipped = skipped(record, turn.now, self.settings.skip_older_than);
+            let is_skipped = is_skipped(record, turn.now, self.settings.skip_older_than);
             // One that does not begin is no delivery of its key.
             let slot = if lacks_zone(record) {
                 self.pass_to_others(record, turn);
                 waiting.slot
-            } else if let Some(settlement) = skipped {
+            } else if is_skipped {
                 self.settling.insert(record.token);
-                turn.step.settlements.push((record.claim(), settlement, true));
+                turn.step.settlements.push((record.claim(), following(record, turn.now), true));
                 waiting.slot
             } else if is_last && self.held.has_last(turn.now) {
                 let slot = waiting.slot.take();
@@ -1155,9 +1155,10 @@ impl Driver {
         usize::try_from(rounds).unwrap_or(usize::MAX)
     }
 
-    fn rounds_of_all(&self, span: Duration) -> usize {
+    /// Returns how many deliveries all handlers end within a [`STALL`].
+    fn ended_soon(&self) -> usize {
         let all = u32::try_from(self.handlers()).unwrap_or(u32::MAX);
-        self.rounds(span.saturating_mul(all))
+        self.rounds(STALL.saturating_mul(all))
     }
 
     /// Returns how many deliveries have begun ahead of the handlers.
@@ -1169,7 +1170,7 @@ impl Driver {
     /// that do not go back before slow ones can begin them.
     fn reach(&self) -> usize {
         let handlers = self.handlers();
-        let soon = self.idle().saturating_add(self.rounds_of_all(STALL));
+        let soon = self.idle().saturating_add(self.ended_soon());
         let busy = handlers.saturating_mul(self.rounds(MOMENT).max(2));
         busy.min(soon).min(self.settings.window_capacity)
     }
@@ -1286,11 +1287,10 @@ fn lacks_zone(record: &Record) -> bool {
     record.repeat.as_ref().is_some_and(|repeat| repeat.after(record.due, record.due).is_err())
 }
 
-fn skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> Option<Settlement> {
+fn is_skipped(record: &Record, now: WallTime, limit: Option<Duration>) -> bool {
     let too_old = limit.is_some_and(|limit| now.since(record.next) > limit);
     let repeat = record.repeat.as_ref();
-    let is_skipped = too_old || repeat.is_some_and(|repeat| repeat.is_skipped(record.due, now));
-    is_skipped.then(|| following(record, now))
+    too_old || repeat.is_some_and(|repeat| repeat.is_skipped(record.due, now))
 }
 
 pub(crate) fn following(record: &Record, now: WallTime) -> Settlement {

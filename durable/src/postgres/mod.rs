@@ -1235,6 +1235,7 @@ struct Columns<'a> {
     keys: Vec<Option<&'a str>>,
 }
 
+/// What the statements of a group and the function `schedule` take for a conflict policy.
 fn kind_of(new: &NewTimeout) -> i16 {
     match new.conflict {
         Conflict::Replace => 0,
